@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pfedlora_flwr.version import __version__
+
 if TYPE_CHECKING:
     from pfedlora_flwr.api import Comparison, Newcomer, Run, adapt, compare, load, run
 
-__version__ = "0.3.0"
-"""The one place of the version: `make docs` writes it to pyproject.toml, where Flower looks for
-it."""
 __all__ = ["Comparison", "Newcomer", "Run", "__version__", "adapt", "compare", "load", "run"]
 
 

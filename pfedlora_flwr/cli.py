@@ -3,6 +3,7 @@ does not need it."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import nullcontext
@@ -13,9 +14,9 @@ from typing import Annotated
 import click
 import typer
 
-from pfedlora_flwr import __version__
 from pfedlora_flwr.commands.console import Group, PlainCommand, WithKeys, err, out, say
 from pfedlora_flwr.errors import UserError, brief, final_line, with_traceback
+from pfedlora_flwr.version import __version__
 
 cli = typer.Typer(
     cls=Group,
@@ -43,17 +44,17 @@ Options = Annotated[
     ),
 ]
 Place = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
-Client = Annotated[
-    int, typer.Option("--client", metavar="K", help="Use this client's model.", min=0)
-]
 OneClient = Annotated[
     int | None,
-    typer.Option("--client", metavar="K", help="Use this client's model.", min=0),
+    typer.Option("--client", metavar="K", help="This client's model.", min=0),
 ]
 AllClients = Annotated[
     bool, typer.Option("--all-clients", help="Use every client's model, one after the other.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Write JSON; a list where several are asked for.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what was written before.")]
 
 
 @cli.callback()
@@ -138,7 +139,7 @@ def run(
     CONF is a YAML file with the keys of the run, or the name of a configuration in the package,
     such as quickstart. Without it all keys have their defaults. -o overrides CONF."""
     with out.status("starting: PyTorch") if out.is_terminal and not quiet else nullcontext():
-        from pfedlora_flwr.commands.start_run import Words, start
+        from pfedlora_flwr.commands.start_run import start
 
     flags = (
         (resume, "resume=true"),
@@ -147,8 +148,19 @@ def run(
         (ray, f"ray={ray}"),
     )
     options = [*(option or []), *(text for flag, text in flags if flag)]
-    words = Words(conf, options, port, quiet, dry_run, engine, superlink, without)
-    raise typer.Exit(start(words, out, err))
+    code = start(
+        conf,
+        options,
+        out,
+        err,
+        port=port,
+        quiet=quiet,
+        dry_run=dry_run,
+        engine=engine,
+        superlink=superlink,
+        without=without,
+    )
+    raise typer.Exit(code)
 
 
 @cli.command(cls=PlainCommand)
@@ -214,28 +226,26 @@ def compare(
 
     CONF is a YAML file with base, methods, seeds and axes (docs/comparison.md), or the name of a
     configuration in the package, such as quick/table2."""
-    from pfedlora_flwr.commands.compare import compare as run_missing
+    from pfedlora_flwr.commands.comparison import compare as run_missing
     from pfedlora_flwr.comparison.spec import Comparison
-    from pfedlora_flwr.comparison.work import Shard
     from pfedlora_flwr.config import find_conf, parse_overrides
     from pfedlora_flwr.runs.output import of_comparison
 
     path = find_conf(conf)
     whole = Comparison.load(path, [*(option or []), *([f"ray={ray}"] if ray else [])])
-    part = whole.select(_words("--methods", methods), _integers("--seeds", seeds), only or [])
-    where = output or of_comparison(path)
-    took = Shard.parse(shard)
     code = run_missing(
-        part,
         whole,
-        where,
+        output or of_comparison(path),
         out,
         err,
+        methods=_words("--methods", methods),
+        seeds=_integers("--seeds", seeds),
+        only=only or (),
         dry_run=dry_run,
         engine=engine,
         drop_models=drop_models,
         jobs=jobs,
-        shard=took,
+        shard=shard,
         redo=redo or (),
         options=parse_overrides(option or []),
     )
@@ -254,23 +264,26 @@ def report(
             metavar="X", help="Count costs up to this accuracy instead of `target-accuracy`."
         ),
     ] = None,
+    score: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Judge by it instead of `verdict.score`.")
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(metavar="POINTS", help="Judge by it instead of `verdict.margin`."),
+    ] = None,
 ) -> None:
     """Report on runs. Writes tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one HTML
     page.
 
     Each RUN_OR_DIR is a comparison, a run, or a folder of runs.
     """
-    from pfedlora_flwr.commands.report_told import told
-    from pfedlora_flwr.files import absolute
-    from pfedlora_flwr.report.write import write_report
+    from pfedlora_flwr.ops.report import report as written
 
-    if output is None and len(paths) > 1:
-        raise UserError("several paths are given: choose the report's folder with --output")
-    where = absolute(output) if output else paths[0] / "report"
-    written = write_report(paths, where, out, target)
-    out.print(f"{written.text}\nthe report is in {written.folder}", soft_wrap=True)
-    for line in told(paths, written.folder):
-        err.print(line, soft_wrap=True)
+    with out.status("drawing figures"):
+        found = written(paths, output, target=target, score=score, margin=margin)
+    out.print(f"{found.text}\nthe report is in {found.folder}", soft_wrap=True)
+    for line in found.warnings:
+        err.print(line)
 
 
 @cli.command(cls=PlainCommand)
@@ -282,9 +295,7 @@ def predict(
     top: Annotated[
         int, typer.Option(metavar="N", help="Show the N most probable classes.", min=1)
     ] = 3,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write JSON: a list of predictions.")
-    ] = False,
+    as_json: Json = False,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Write CSV: one row per client and input.")
     ] = False,
@@ -304,17 +315,37 @@ def predict(
     units; or a folder of such files. -o data.sep=… and -o data.decimal=… say how tables are
     written, if not as the run's. Rows count from 1. A PATH that cannot be read is named, and the
     exit code is 1; it is 2 if none can be read."""
-    from pfedlora_flwr import config
-    from pfedlora_flwr.commands.load_models import models_of
-    from pfedlora_flwr.commands.predict import Form, answer
+    from pfedlora_flwr.commands import results
+    from pfedlora_flwr.config import parse_overrides
+    from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
+    from pfedlora_flwr.ops.load_models import models_of
+    from pfedlora_flwr.ops.predict import predict_files
 
     if as_json and as_csv:
         raise UserError("--json and --csv are both given; choose one")
-    form = Form("json" if as_json else "csv" if as_csv else "lines", top, all_clients)
-    models = models_of(place, client, err, all_clients=all_clients)
-    options = config.parse_overrides(option or [])
-    code = answer(models, paths, form, err, output, overwrite=overwrite, options=options)
-    raise typer.Exit(code)
+    models = models_of(place, client, err.print, all_clients=all_clients)
+    options = parse_overrides(option or [])
+    if output is not None:
+        check_replaceable(output, overwrite=overwrite)
+        make_folder(output.absolute().parent)
+    asked, found = predict_files(models, paths, options=options)
+    for line in asked.broken:
+        err.print(f"error: {line}")
+    if not found:
+        raise typer.Exit(2)
+    for line in asked.notes:
+        err.print(f"note: {line}")
+    if as_json:
+        text = results.predictions_json(found, top)
+    elif as_csv:
+        text = results.predictions_csv(found, top)
+    else:
+        text = results.predictions_lines(found, top, named=all_clients)
+    if output is None:
+        print(text, end="")
+    else:
+        write_atomically(output, text.encode())
+    raise typer.Exit(1 if asked.broken else 0)
 
 
 @cli.command(cls=PlainCommand)
@@ -323,9 +354,7 @@ def evaluate(
     data: Annotated[str | None, typer.Argument(metavar="[DATA]", hidden=True)] = None,
     client: OneClient = None,
     all_clients: AllClients = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write JSON: one evaluation, or a list for all clients.")
-    ] = False,
+    as_json: Json = False,
     rows: Annotated[
         bool,
         typer.Option(
@@ -342,13 +371,19 @@ def evaluate(
     dataset, as in the key `dataset`: folder:DIR, npz:FILE, csv:FILE, or one from the package.
     Default: the client's own test part, as in the run. -o data.…=… says how DATA is to be read,
     where it is written otherwise than the run's data, -o data-path=… where its files are."""
-    from pfedlora_flwr import config
-    from pfedlora_flwr.commands.evaluate import answer
-    from pfedlora_flwr.commands.load_models import models_of
+    from pfedlora_flwr.commands.results import evaluation_notes, show_evaluations
+    from pfedlora_flwr.config import parse_overrides
+    from pfedlora_flwr.ops.evaluate import evaluate as evaluated
+    from pfedlora_flwr.ops.load_models import models_of
 
-    models = models_of(place, client, err, all_clients=all_clients)
-    options = config.parse_overrides(option or [])
-    answer(models, data, out, err, as_json=as_json, as_list=all_clients, rows=rows, options=options)
+    models = models_of(place, client, err.print, all_clients=all_clients)
+    found = evaluated(models, data, parse_overrides(option or []), rows=rows)
+    for line in evaluation_notes(found):
+        err.print(line)
+    if as_json:
+        print(json.dumps(found if all_clients else found[0], indent=1))
+    else:
+        show_evaluations(found, out)
 
 
 @cli.command(cls=PlainCommand)
@@ -373,10 +408,8 @@ def adapt(
         ),
     ] = None,
     option: Options = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace what adapt wrote to DIR.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
 ) -> None:
     """Train a personal model for a client that was not in the run, from the final shared state and
     the client's own data. Shows its accuracy beside that of the same client alone.
@@ -384,21 +417,28 @@ def adapt(
     RUN_OR_FILE is a run's directory, or a file of `pfedlora export RUN --shared`. With -o dataset=…
     the client has data of its own, and with -o models=… a model of its own. -o rounds=… is the
     number of its visits."""
-    from pfedlora_flwr import config
-    from pfedlora_flwr.commands.adapt import answer
+    from pfedlora_flwr.commands.results import adapted_lines
+    from pfedlora_flwr.config import parse_overrides
+    from pfedlora_flwr.ops.adapt import adapt as adapted
+    from pfedlora_flwr.ops.load_models import note_code
 
-    options = config.parse_overrides(option or [])
-    answer(place, client, samples, options, output, out, err, overwrite=overwrite, as_json=as_json)
+    options = parse_overrides(option or [])
+    note_code(place, err.print)
+    row = adapted(
+        place, output, client=client, samples=samples, overwrite=overwrite, options=options
+    )
+    if as_json:
+        print(json.dumps(row, indent=1))
+        return
+    for line in adapted_lines(row, output):
+        out.print(line, soft_wrap=True)
 
 
 @cli.command(cls=PlainCommand)
 def export(
     place: Place,
-    client: Annotated[
-        int | None,
-        typer.Option("--client", metavar="K", help="Export this client's model.", min=0),
-    ] = None,
-    kind: Annotated[
+    client: OneClient = None,
+    format: Annotated[
         str,
         typer.Option(
             "--format",
@@ -417,10 +457,7 @@ def export(
             help="Default: client-K with the format's suffix; with --shared shared.safetensors.",
         ),
     ] = None,
-    overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace an existing file and its model card."),
-    ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a client's model as one file. It is checked against the model itself, and a model card
     is written beside it. LoRA is merged into the weights.
@@ -430,26 +467,26 @@ def export(
 
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there.
     """
-    from pfedlora_flwr.commands import export as exporting
-    from pfedlora_flwr.commands.load_models import models_of
     from pfedlora_flwr.files import absolute
+    from pfedlora_flwr.ops import export as exporting
+    from pfedlora_flwr.ops.load_models import models_of
 
     if shared:
-        if client is not None or kind:
+        if client is not None or format:
             raise UserError("--shared has neither --client nor --format: it is no client's model")
         written = exporting.export_shared(place, output, overwrite=overwrite)
         out.print(f"{written}: the shared state, for `pfedlora adapt`", soft_wrap=True)
         return
-    if client is None or not kind:
+    if client is None or not format:
         missing = "--client K" if client is None else "--format FORMAT"
         raise UserError(
             f"{missing} is missing: a client's model needs --client and --format, the shared state"
             " --shared"
         )
 
-    [trained] = models_of(place, client, err)
-    target = absolute(output or f"client-{client}{exporting.SUFFIXES.get(kind, '')}")
-    difference = exporting.export(trained, kind, target, overwrite=overwrite)
+    [trained] = models_of(place, client, err.print)
+    target = absolute(output or f"client-{client}{exporting.SUFFIXES.get(format, '')}")
+    difference = exporting.export(trained, format, target, overwrite=overwrite)
     out.print(
         f"{target} and its model card; logits within {difference:.1g} of the model's own",
         soft_wrap=True,
@@ -459,9 +496,7 @@ def export(
 @cli.command(cls=PlainCommand)
 def audit(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Write JSON: one audit, or a list for several runs.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure what uploads reveal about single clients. Attacks infer a client's classes and
     training samples; the result is written to audit.json.
@@ -487,7 +522,7 @@ def align(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON, with correlations.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Compare models' representations. Shows how well one model's class means classify through
     another.
@@ -497,19 +532,17 @@ def align(
 
     FILE is for -o adapter.basis=FILE of pfedlora_plus. If the inputs are private, it reveals
     something about them to whoever has it."""
-    import json
-
     from pfedlora_flwr import config
-    from pfedlora_flwr.commands.align import align as aligned
-    from pfedlora_flwr.commands.align import show
+    from pfedlora_flwr.commands.results import show_alignment
+    from pfedlora_flwr.ops.align import align as aligned
 
     of_conf = config.read_run(config.find_conf(conf)) if conf is not None else {}
     keys = config.run_config(of_conf | config.parse_overrides(option or []))
-    found = aligned(keys, samples, basis, overwrite=overwrite)
+    found = aligned(keys, samples=samples, basis=basis, overwrite=overwrite)
     if as_json:
         print(json.dumps(found, indent=1))
     else:
-        show(found, out)
+        show_alignment(found, out)
 
 
 @cli.command(cls=PlainCommand)
@@ -542,7 +575,7 @@ def weights(
 @cli.command("list", cls=PlainCommand)
 def list_(
     folder: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON: a list of runs.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the runs in DIR and below. Shows state, rounds, the keys in which they differ, and
     accuracy at best validation."""
@@ -562,7 +595,7 @@ def status(
             " number of a run; default: the last one.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show how a run stands: rounds, time left, clients with their failures and refused updates,
     and disk.
@@ -570,15 +603,9 @@ def status(
     RUN is a run's directory. The exit code is 0 for a completed run, 1 for one that failed or
     diverged, 3 for a running one, 4 for one that was killed, 5 for one that was stopped, and 6 if
     the run's server is on another host and cannot be asked. It is 2 if there is no such run."""
-    if superlink is not None:
-        from pfedlora_flwr.commands.status import superlink_status
+    from pfedlora_flwr.commands.status import show_status
 
-        raise typer.Exit(superlink_status(superlink, place, out, as_json=as_json))
-    if place is None:
-        raise UserError("status needs RUN, a run's directory, or --superlink CONNECTION")
-    from pfedlora_flwr.commands.status import local_status
-
-    raise typer.Exit(local_status(Path(place), out, as_json=as_json))
+    raise typer.Exit(show_status(place, superlink, out, as_json=as_json))
 
 
 @cli.command(cls=PlainCommand)

@@ -9,6 +9,13 @@ from typing import Any
 from pfedlora_flwr.experiment import Experiment, at_least
 from pfedlora_flwr.keys import Form, Key, Listed, Scalar, Section, key, keys_of
 
+SCORES = {
+    "accuracy": "accuracy",
+    "balanced-accuracy": "balanced_accuracy",
+    "macro-f1": "macro_f1",
+}
+"""The scores that may decide, and where they stand in a run's result."""
+
 
 @dataclass(frozen=True)
 class Execution(Section):
@@ -54,6 +61,19 @@ class Execution(Section):
     audit_uploads: bool = key(
         False, "keep every admitted upload, for `pfedlora audit`", name="audit.uploads"
     )
+    verdict_score: str = key(
+        "accuracy",
+        "the score by which a report judges whether a method helps",
+        name="verdict.score",
+        choices=tuple(SCORES),
+    )
+    verdict_margin: float = key(
+        2.0,
+        "points: a difference that does not matter yet, in a report's verdict",
+        name="verdict.margin",
+        low=0,
+        high=100,
+    )
     min_clients: int | None = key(None, "nodes needed before round 1; auto: all", low=1)
     min_success: float = key(
         1.0, "the share of sampled clients that must succeed for a round to count", above=0, high=1
@@ -98,11 +118,6 @@ class Execution(Section):
 
 KEYS = keys_of(Execution)
 _MERGING = ("min-success", "clip-norm-factor", "max-samples")
-GONE = {
-    "extend": "more rounds extend a run that is resumed",
-    "tensorboard": "give observers=tensorboard",
-}
-"""Keys that are no longer there, and what takes their place."""
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def check_folder(path: Path) -> None:
         raise UserError(f"{path} is not a directory")
 
 
-def check_replaceable(file: Path, *, overwrite: bool, option: str = "--output") -> None:
+def check_replaceable(file: Path, *, overwrite: bool, option: str = "output") -> None:
     """Raises UserError if an option names a file that is there, unless it is to be overwritten;
     what is no regular file never is."""
     if file.is_dir():
@@ -114,7 +114,9 @@ def check_replaceable(file: Path, *, overwrite: bool, option: str = "--output") 
         if not file.is_file():
             raise UserError(f"{file} is not a regular file; give another {option}")
         if not overwrite:
-            raise UserError(f"{file} exists; replace it with --overwrite, or give another {option}")
+            raise UserError(
+                f"{file} exists; replace it with overwrite=true, or give another {option}"
+            )
 
 
 def check_writable(path: Path) -> None:

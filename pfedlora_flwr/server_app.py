@@ -23,7 +23,6 @@ from pfedlora_flwr.errors import (
     no_room,
     permissions,
     with_traceback,
-    without_flags,
 )
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_server
@@ -85,8 +84,6 @@ def serve(
             config = of_server(grid, context.run_config)
             opened = _open(config, also, simulated=is_simulation(grid))
         except (UserError, OSError) as error:
-            if isinstance(error, UserError) and is_simulation(grid):  # `pfedlora run` asks before
-                error = _by_keys(error)
             tell("", {"status": "failed", "error": reason_of(error)})
             raise error from None
         try:
@@ -112,17 +109,8 @@ def strategy_of(config: RunConfig) -> Iterator[PersonalisedStrategy]:
         UserError: The directory is in use, or holds another run.
     """
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
-    try:
-        opened = _open(config)
-    except UserError as error:
-        raise _by_keys(error) from None
-    with _strategy(*opened) as strategy:
+    with _strategy(*_open(config)) as strategy:
         yield strategy
-
-
-def _by_keys(error: UserError) -> UserError:
-    """For who has no command line: keys in the place of flags."""
-    return UserError(without_flags(str(error), "{}=true".format))
 
 
 def _open(
@@ -204,7 +192,7 @@ def reason_of(error: Exception) -> str:
     if full := no_room(error):
         return full
     if isinstance(error, httpx.HTTPError):
-        return f"the SuperLink does not answer ({text}); start it again and continue with --resume"
+        return f"the SuperLink does not answer ({text}); start it again, with resume=true"
     return text or type(error).__name__
 
 

@@ -16,15 +16,17 @@ from pathlib import Path
 
 import click
 
-from pfedlora_flwr import __version__, execution, experiment
+from pfedlora_flwr import execution, experiment
 from pfedlora_flwr.cli import commands
-from pfedlora_flwr.commands import align, evaluate, listing
+from pfedlora_flwr.commands import listing
 from pfedlora_flwr.config import all_keys
 from pfedlora_flwr.experiment import option_keys
 from pfedlora_flwr.keys import Key
 from pfedlora_flwr.launch.flower import COMPONENTS
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.ops import align, evaluate
 from pfedlora_flwr.runs import audits, rows, status
+from pfedlora_flwr.version import __version__
 
 _FORMAT = 'fab-format-version = 1\nflwr-version-target = "1.41.0"\n'
 """Flower Hub's own apps have this format. The generated apps of `pfedlora run` have no licence
@@ -51,8 +53,8 @@ This is the `--help` of each command. [Keys](keys.md) lists the keys for `-o`.
 """
 _ROWS = (
     "<!-- From here on written by `make docs` from rows.py, audits.py and status.py of"
-    " pfedlora_flwr/runs/ and evaluate.py, listing.py and align.py of pfedlora_flwr/commands/:"
-    " change those. -->"
+    " pfedlora_flwr/runs/, evaluate.py and align.py of pfedlora_flwr/ops/, and listing.py of"
+    " pfedlora_flwr/commands/: change those. -->"
 )
 _RESULT = (
     "These keys can change a result. With the method's options they are the Experiment and"

@@ -16,8 +16,14 @@ from pfedlora_flwr.federation.visit import visit
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Upload
 from scripts.declare import ROOT
-from tests.methods.test_payload import AS_MUCH_DOWN_AS_UP, CLASS_MEANS, HEADER_DOWN, LESS_THAN_FML
-from tests.plain import ANY_MODEL, LORA, make, runs, samples
+from tests.methods.test_payload import (
+    AS_MUCH_DOWN_AS_UP,
+    CLASS_MEANS,
+    HEADER_DOWN,
+    LESS_THAN_FML,
+    OF_SUMS,
+)
+from tests.plain import ANY_MODEL, LORA, SUMS, make, runs, samples
 
 PAGE = ROOT / "docs" / "methods.md"
 _LIST = re.compile(r"(<!-- methods: ([a-z ]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
@@ -115,18 +121,18 @@ _FOOT = """
 
 - **Up** and **down** are the floating-point numbers of one client's visit: with 10 classes of which it holds 2, and with
   100 of which it holds 10. They are for the heterogeneous setting (five CNNs, CNN-5 the smallest) with default options; those of one architecture are for
-  the homogeneous one (CNN-1). Down is counted when every class has been reported. FD leaves out classes that only the receiver holds.
+  the homogeneous one (CNN-1). So are those of FedNCM, FedLDA and FedRidge, whose up is that of a first visit; a later one sends what changed. Down is counted when every class has been reported. FD leaves out classes that only the receiver holds.
   FedKD's ranks change from upload to upload.
 - **Cost** is the operations of one training sample in a visit, relative to Standalone's. It includes forward and backward passes and
   the method's other work. It is measured for client model CNN-1, one epoch, from the second round on, and counted
   as in every run. The batch size does not matter. With a smaller client model a small shared model weighs more. With more epochs
   pFedLoRA and the methods that report mean representations cost less per sample and epoch: they make one extra pass over the inputs, after the last
   epoch. FedALA's is that of a client's second visit, in which it trains its weights longest; FedBABU's has five epochs of fine-tuning, FedRep's ten of the head.
-- **Server** is one of three: a weighted mean of the uploads; means by class; or training on the uploads, whose operations are counted
+- **Server** is one of four: a weighted mean of the uploads; means by class; sums; or training on the uploads, whose operations are counted
   separately. A *composite* predicts with the client's model and its copy of the shared part together, so each prediction costs more. The
   others predict with a model of the client's own architecture.
 - **Assumes** lists the requirements beyond labelled data at each client. No method needs public data, and none needs all clients in
-  every round: FD, FedProto, FedSSA and FedALT keep the last report of absent clients, the
+  every round: FD, FedProto, FedSSA and FedALT keep the last report of absent clients, and the sums of FedNCM, FedLDA and FedRidge hold it. The
   others use only the round's reports.
 """
 
@@ -188,7 +194,7 @@ def sent(name: str) -> tuple[str, str]:
     }
     both |= {
         classes: (up, down)
-        for method, classes, _, up, down in CLASS_MEANS + HEADER_DOWN
+        for method, classes, _, up, down in CLASS_MEANS + HEADER_DOWN + OF_SUMS
         if method == name
     }
     up, down = (
@@ -281,7 +287,9 @@ def _lists() -> dict[str, str]:
         "files": ", ".join(f"`{name}.py`" for name in methods),
         "averaged": listed(name for name, found in methods.items() if found.averages),
         "one width": listed(name for name, found in methods.items() if found.one_width),
-        "any width": listed(name for name, found in methods.items() if not found.one_width),
+        "any width": listed(
+            name for name, found in methods.items() if not found.one_width and name not in SUMS
+        ),
     }
 
 

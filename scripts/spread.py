@@ -38,6 +38,23 @@ FEATURES = (
     ),
     Feature("audit", r"audit|runs/uploads", r"audit|shared_part\b|shared_predictor\b"),
     Feature(
+        "differential privacy",
+        r"federation/dp|launch/dp_plan|runs/(accountant|budget|spent)|models/private"
+        r"|training/entropy|report/privacy|features/dp",
+        r"\bdp\b|\bdp_|_dp\b|\bDP\b|epsilon|runs\.(accountant|budget|spent)|training\.entropy",
+    ),
+    Feature(
+        "held-out clients",
+        r"report/(held_out|paper)|audit/membership|features/held_out",
+        r"held[_ -]out|HeldOut|held\.out|to_adapt",
+    ),
+    Feature(
+        "membership of clients",
+        r"^audit/|runs/(joining|audits)|features/membership",
+        r"clients[-_](joined|left)|joined_after|check_join|left_(by|after)|gone_after|leaves_of"
+        r"|\bmembership\(|joined-",
+    ),
+    Feature(
         "Ray cluster",
         r"launch/cluster|federation/nodes",
         r"\bray\b|cluster|\bnodes\.(?!append|items|update)|\blost\(\)|this_node|address_of",
@@ -77,7 +94,7 @@ LATER = re.compile(
     r"|observers/(mlflow|wandb|scalars|prometheus|status_line)|api/|audit/canaries"
     r"|runs/(data_name|accountant|budget|spent|shared_state|joining|status|standing|without)"
     r"|report/(own_code|aggregation|held_out)|federation/(reach|dp|adapt|census)"
-    r"|launch/(superlink|dp_plan|worker|remote)|commands/(align|weights|adapt|status)"
+    r"|launch/(superlink|dp_plan|worker|remote)|(commands|ops)/(align|weights|adapt|status)"
 )
 """Files of features that came with 0.3.0: characters are counted without them, too."""
 

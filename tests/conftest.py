@@ -350,7 +350,7 @@ def pfedlora(
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison's runs are done in this process, as from Python: each worker would import for
     seconds. Workers: tests/launch/test_worker.py, and the killed ones of tests/test_compare.py."""
-    from pfedlora_flwr.commands import run_queue
+    from pfedlora_flwr.ops import run_queue
 
     monkeypatch.setattr(run_queue, "_in_workers", run_queue._one_by_one)
 

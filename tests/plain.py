@@ -15,6 +15,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.sums import OfSums
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import derive, sample_clients, torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -92,6 +93,8 @@ LORA = tuple(name for name in registry.NAMES if registry.find(name).shares_lora)
 """Our methods that need a pretrained model with LoRA in it."""
 ANY_MODEL = tuple(name for name in registry.NAMES if name not in LORA)
 """The others."""
+SUMS = tuple(name for name in ANY_MODEL if issubclass(registry.find(name), OfSums))
+"""Those of them that train nothing: all clients have one frozen encoder here."""
 SETTINGS = ("heterogeneous", "homogeneous")
 CELLS = [
     (method, setting) for method in registry.NAMES for setting in SETTINGS if runs(method, setting)

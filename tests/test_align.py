@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.commands.align import agreement, align
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.partition import places_in_class
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch.checks import of_method
 from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders
 from pfedlora_flwr.models.spec import ModelSpec
+from pfedlora_flwr.ops.align import agreement, align
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.models.bases import base
 
@@ -42,9 +42,9 @@ def test_frozen_encoders_with_random_weights_are_named() -> None:
 
 def test_a_basis_that_is_there_is_kept(tmp_path: Path) -> None:
     (tmp_path / "basis.safetensors").write_text("irreplaceable")
-    wanted = "exists; replace it with --overwrite, or give another --basis"
+    wanted = "exists; replace it with overwrite=true, or give another basis"
     with pytest.raises(UserError, match=wanted):
-        align(run_config({"dataset": "digits"}), 100, tmp_path / "basis.safetensors")
+        align(run_config({"dataset": "digits"}), samples=100, basis=tmp_path / "basis.safetensors")
 
 
 def test_agreement_by_hand() -> None:

@@ -23,11 +23,11 @@ import pfedlora_flwr
 from pfedlora_flwr import cli
 from pfedlora_flwr.commands import doctor, run, submit
 from pfedlora_flwr.commands.display import conclude
-from pfedlora_flwr.commands.progress_text import Course, round_line
 from pfedlora_flwr.config import all_keys, from_flat, run_config
 from pfedlora_flwr.launch import flower
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.launch.processes import Stopped, stoppable
+from pfedlora_flwr.ops.progress_text import Course, round_line
 from pfedlora_flwr.runs.lines import SoFar, seconds_left
 from pfedlora_flwr.runs.result import RESULT_LINE
 from tests.conftest import ROOT, Call

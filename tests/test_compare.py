@@ -22,9 +22,7 @@ import torch
 from filelock import FileLock
 from rich.console import Console
 
-from pfedlora_flwr.commands import compare as comparing
-from pfedlora_flwr.commands import run_queue
-from pfedlora_flwr.commands.compare import _report, compare
+from pfedlora_flwr.commands.comparison import compare
 from pfedlora_flwr.comparison.outcome import reported
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison, slug
@@ -35,7 +33,11 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import is_locked
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.launch import resources
+from pfedlora_flwr.launch.checks import Say
 from pfedlora_flwr.launch.cluster import Node
+from pfedlora_flwr.ops import compare as comparing
+from pfedlora_flwr.ops import run_queue
+from pfedlora_flwr.ops.compare import Compared
 from pfedlora_flwr.runs import directory
 from pfedlora_flwr.runs.completed import Missing
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -172,7 +174,7 @@ def test_ours_are_found_by_name_and_write_to_the_same_place(
 
 
 def test_an_override_of_an_axis_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"-o mu: it is on an axis; .*--only mu=…"):
+    with pytest.raises(UserError, match=r"mu: it is on an axis; .*only=mu=…"):
         Comparison.load(conf(tmp_path, BASIC + "axes: {mu: [0.5, 0.9]}\n"), ["mu=0.7"])
 
 
@@ -386,7 +388,7 @@ def test_the_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
     replace(whole, name="other").plan().write(tmp_path / "runs")
     out = Console(quiet=True)
     with pytest.raises(UserError, match="holds the comparison 'other'; give another output folder"):
-        compare(whole, whole, tmp_path / "runs", out, out)
+        compare(whole, tmp_path / "runs", out, out)
 
 
 def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:
@@ -406,20 +408,20 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> No
     whole = Comparison.load(conf(tmp_path, BASIC))
     work = Work(whole, tmp_path / "runs")
     out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
-    assert compare(whole, whole, work.output, out, out, dry_run=True) == 0
+    assert compare(whole, work.output, out, out, dry_run=True) == 0
     assert not work.output.exists()
     text = out.export_text()
     assert "standalone, seed 0: not run; about" in text
     assert "0 of 4 runs are done, 4 are left: about" in text
     assert "a guess" in text
     done(work, "standalone/seed-0", [0.1, 0.2, 0.3])
-    compare(whole, whole, work.output, out, out, dry_run=True)
+    compare(whole, work.output, out, out, dry_run=True)
     text = out.export_text()
     assert "1 of 4 runs are done, 3 are left" in text
     assert "from the runs that are done" in text
     assert "is not used" not in text
     names = ("lora.rank", "fml.alpha", "mu")
-    compare(whole, whole, work.output, out, out, dry_run=True, options=names)
+    compare(whole, work.output, out, out, dry_run=True, options=names)
     said = [line for line in out.export_text().splitlines() if "is not used" in line]
     assert said == [
         "warning: lora.rank is not used: train is all",
@@ -456,20 +458,21 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
     ]
     assert Plan.read(work.output) == whole.plan()
     out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
-    assert compare(whole, whole, work.output, out, out, dry_run=True) == 0
+    assert compare(whole, work.output, out, out, dry_run=True) == 0
     said = out.export_text()
     assert "pfedlora, sharing=none, seed 0: not run; about" in said
     assert f"B of models, {4 * 4 * 30_670 / 1e3:.3g} kB of states" in said
     assert "0 of 14 runs are done, 14 are left" in said
-    compare(whole, whole, work.output, out, out, dry_run=True, drop_models=True)
+    compare(whole, work.output, out, out, dry_run=True, drop_models=True)
     # three versions of CNN-1 to CNN-4, and of four adapters
     most = 3 * 4 * (2_621_558 + 1_815_142 + 1_320_558 + 1_060_358 + 4 * 30_670)
     assert f"{most / 1e6:.3g} MB of disk" in out.export_text()
-    part = whole.select(["fd"], [], ["sharing=none,start"])
     with pytest.raises(
         UserError, match="nothing to run: everything requested is Standalone by construction"
     ):
-        compare(part, whole, work.output, out, out, dry_run=True)
+        compare(
+            whole, work.output, out, out, dry_run=True, methods=["fd"], only=["sharing=none,start"]
+        )
 
 
 def test_a_control_that_is_standalone_must_be_tuned_as_standalone_is(tmp_path: Path) -> None:
@@ -674,14 +677,7 @@ def test_without_a_gpu_or_a_cluster_runs_go_through_workers_one_a_core(
     found: list[tuple[str, int]] = []
 
     def run_all(
-        work: Work,
-        speed: object,
-        out: Console,
-        engine: str,
-        drop_models: bool,
-        at_once: int,
-        *,
-        here: bool,
+        work: Work, speed: object, engine: str, *, at_once: int, here: bool, **_: object
     ) -> dict[str, Any]:
         assert not here
         found.append((engine, at_once))
@@ -695,7 +691,7 @@ def test_without_a_gpu_or_a_cluster_runs_go_through_workers_one_a_core(
         whole = Comparison.load(
             conf(tmp_path, BASIC.replace("[0, 1]", seeds)), [*options, "models=cnn5"]
         )
-        compare(whole, whole, tmp_path / "runs", out, out, **asked)
+        compare(whole, tmp_path / "runs", out, out, **asked)
         return found[-1]
 
     assert chosen() == ("local", 3)
@@ -717,7 +713,7 @@ def test_without_a_gpu_or_a_cluster_runs_go_through_workers_one_a_core(
 def test_shards_divide_the_runs_and_the_last_one_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def execute(config: RunConfig, show: executing.Show, out: Console, *, engine: str) -> Any:
+    def execute(config: RunConfig, show: executing.Show, say: Say, *, engine: str) -> Any:
         e, output = config.experiment, Path(config.execution.output)
         own = {"mu": e.options.mu} if e.method == "pfedlora" else {}
         make_run(output, [0.1, 0.2, 0.3], [0.5] * 4, method=e.method, seed=e.seed, **own)
@@ -746,7 +742,7 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
     said = []
     for i in (1, 2):
         out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
-        assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(i, 2), **HERE) == 0
+        assert compare(whole, tmp_path / "runs", out, out, shard=f"{i}/2", **HERE) == 0
         said.append(out.export_text().splitlines()[-1])
     assert said == [
         (
@@ -756,21 +752,19 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
         f"the report is in {tmp_path / 'runs' / 'report'}",
     ]
     with FileLock(tmp_path / "runs" / ".lock-1-of-2"):  # of another division
-        for shard in (Shard(), Shard(1, 2), Shard(3, 3)):
+        for shard in ("", "1/2", "3/3"):
             with pytest.raises(UserError, match="is in use by a running compare"):
-                compare(whole, whole, tmp_path / "runs", out, out, shard=shard)
-        assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(2, 2), **HERE) == 0
+                compare(whole, tmp_path / "runs", out, out, shard=shard)
+        assert compare(whole, tmp_path / "runs", out, out, shard="2/2", **HERE) == 0
     # another host's failure is not waited for
     shutil.rmtree(tmp_path / "runs" / "report")
     [failed, *_] = sorted(directory.relative_to(tmp_path) for directory in shares[0])
     file = tmp_path / "runs" / failed / "result.json"
     work = Work(whole, tmp_path / "runs", Shard(1, 2), failed={file.parent: "no disk"})
     file.unlink()  # a failure of this host itself may leave no result
-    _report(work, whole, out)
-    assert (tmp_path / "runs" / "report").exists()
-    shutil.rmtree(tmp_path / "runs" / "report")
+    assert not Compared(work).left(whole)
     file.write_text(json.dumps({"status": "failed", "error": "gone"}))
-    assert compare(whole, whole, tmp_path / "runs", out, out, shard=Shard(2, 2), **HERE) == 0
+    assert compare(whole, tmp_path / "runs", out, out, shard="2/2", **HERE) == 0
     assert (tmp_path / "runs" / "report").exists()
 
 
@@ -780,7 +774,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def execute(
-        config: RunConfig, show: executing.Show, out: Console, *, engine: str
+        config: RunConfig, show: executing.Show, say: Say, *, engine: str
     ) -> dict[str, Any]:
         experiment, output = config.experiment, Path(config.execution.output)
         if experiment.method == "standalone" and experiment.seed == 0:
@@ -798,7 +792,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(
     monkeypatch.setattr(executing, "execute", execute)
     whole = Comparison.load(conf(tmp_path, BASIC))
     out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
-    assert compare(whole, whole, tmp_path / "runs", out, err, **HERE) == 1
+    assert compare(whole, tmp_path / "runs", out, err, **HERE) == 1
     printed = out.export_text().splitlines()
     assert printed[0] == "1 of 4: standalone, seed 0: failed: no such luck"
     assert printed[3] == "4 of 4: pfedlora, seed 1: accuracy 0.3000 at best validation"
@@ -820,7 +814,7 @@ def test_a_run_that_ends_by_its_own_affairs_does_not_stop_the_others(
     began = []
 
     def execute(
-        config: RunConfig, show: executing.Show, out: Console, *, engine: str
+        config: RunConfig, show: executing.Show, say: Say, *, engine: str
     ) -> dict[str, Any]:
         experiment, output = config.experiment, Path(config.execution.output)
         began.append(output)
@@ -837,7 +831,7 @@ def test_a_run_that_ends_by_its_own_affairs_does_not_stop_the_others(
     whole = Comparison.load(conf(tmp_path, BASIC))
     out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
     for _ in range(2):
-        assert compare(whole, whole, tmp_path / "runs", out, err, **HERE) == code
+        assert compare(whole, tmp_path / "runs", out, err, **HERE) == code
     assert len(began) == ran, "what has no budget left is not tried again"
     assert out.export_text().startswith("1 of 4: standalone, seed 0: stopped: enough\n")
     report = (tmp_path / "runs" / "report" / "report.md").read_text()
@@ -859,7 +853,7 @@ def test_a_long_scenario_has_a_name_that_fits() -> None:
 def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def execute(config: RunConfig, show: executing.Show, out: Console, *, engine: str) -> Any:
+    def execute(config: RunConfig, show: executing.Show, say: Say, *, engine: str) -> Any:
         experiment, output = config.experiment, Path(config.execution.output)
         make_run(
             output,
@@ -870,20 +864,20 @@ def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report
         )
         return RunDirectory(output).result()
 
-    def warned(part: Comparison, commit: str) -> str:
+    def warned(commit: str, **part: Any) -> str:
         for module in (comparing, directory):
             monkeypatch.setattr(module, "git_commit", lambda: commit)
         out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
-        assert compare(part, whole, tmp_path / "runs", out, err, **HERE) == 0
+        assert compare(whole, tmp_path / "runs", out, err, **part, **HERE) == 0
         return err.export_text()
 
     monkeypatch.setattr(executing, "execute", execute)
     whole = Comparison.load(conf(tmp_path, BASIC))
     report = tmp_path / "runs" / "report" / "report.md"
-    assert warned(whole.select([], [0], []), "0123456789abcdef") == ""
+    assert warned("0123456789abcdef", seeds=[0]) == ""
     assert "versions of the code" not in report.read_text()
     assert (
-        warned(whole, "fedcba9876543210-dirty")
+        warned("fedcba9876543210-dirty")
         == "warning: of these runs some were made by 0123456789, and this is fedcba9876-dirty: they"
         " may not compute the same\n"
     )
@@ -980,7 +974,7 @@ def test_a_comparison_is_extended_to_what_it_would_be_from_the_start(
             assert one[name] == other[name], (run, name)
     code, _, err = pfedlora(*local, "--output", "short")
     assert code == 2
-    assert "ends at 4: it can be extended, not shortened; -o rounds=4 is its length" in err
+    assert "ends at 4: it can be extended, not shortened; rounds=4 is its length" in err
 
 
 def test_a_full_disk_ends_one_run_and_not_the_comparison(
@@ -991,16 +985,15 @@ def test_a_full_disk_ends_one_run_and_not_the_comparison(
 
     monkeypatch.setattr(RunDirectory, "write_result", full)
     job = SimpleNamespace(directory=tmp_path / "run", title="a run")
-    line = SimpleNamespace(job=job, task=0)
+    line = SimpleNamespace(job=job)
     of: Any = SimpleNamespace(
         _work=SimpleNamespace(failed={}, count=lambda: SimpleNamespace(of=1)),
-        _lines=[line],
+        going=[line],
         _ended=0,
-        bars=SimpleNamespace(remove_task=lambda _: None),
-        out=Console(quiet=True),
+        say=lambda _: None,
     )
     result: Any = {"status": "failed", "error": "No space left on device"}
-    assert not run_queue._Runs.end(of, line, result)
+    assert not run_queue.Runs.end(of, line, result)
     assert of._work.failed == {job.directory: "No space left on device"}
 
 
@@ -1036,9 +1029,11 @@ def test_the_report_of_a_comparison_has_what_was_said_before_its_runs(
     file = conf(tmp_path, f"methods: [pfedlora]\nseeds: [0]\nbase: {{{base}, train: head}}\n")
     whole = Comparison.load(file)
     out = Console(quiet=True)
-    assert compare(whole, whole, tmp_path / "c", out, out, here=True) == 0
+    assert compare(whole, tmp_path / "c", out, out, here=True) == 0
     line = "pfedlora trains clients of cnn5 (train=head) as standalone does"
-    assert Plan.read(tmp_path / "c").said[0].startswith(line)  # type: ignore[union-attr]
-    again = compare(whole, whole, tmp_path / "c", out, out, here=True)
+    plan = Plan.read(tmp_path / "c")
+    assert plan is not None
+    assert plan.said[0].startswith(line)
+    again = compare(whole, tmp_path / "c", out, out, here=True)
     text = (tmp_path / "c" / "report" / "report.md").read_text()
     assert (again, text.count(line)) == (0, 1)

@@ -21,7 +21,6 @@ from pfedlora_flwr.commands.display import client_table
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.launch.local import LocalGrid
-from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Call
 from tests.deployment.processes import Federation
 
@@ -178,23 +177,6 @@ def test_a_resumed_run_still_names_the_sites_data(
     ]
     serve(tmp_path / "run", nodes, KEYS)
     assert serve(tmp_path / "run", [], KEYS, resume=True)["dataset"] == NAME
-
-
-def test_an_older_versions_run_over_own_data_is_not_reported_as_digits(
-    tmp_path: Path, pfedlora: Call
-) -> None:
-    nodes = [
-        {"dataset": f"csv:{table}", "state-path": str(tmp_path / f"state{site}")}
-        for site, table in enumerate(make_tables(tmp_path))
-    ]
-    result = serve(tmp_path / "run", nodes, KEYS)
-    del result["own_data"]
-    (tmp_path / "run" / "result.json").write_text(json.dumps(result | {"dataset": "digits"}))
-    RunDirectory(tmp_path / "run").sites_file.unlink()
-    assert pfedlora("report", str(tmp_path / "run"))[0] == 0
-    report = (tmp_path / "run" / "report" / "report.md").read_text()
-    assert "- Data: own data of its sites\n" in report
-    assert "digits" not in report
 
 
 @pytest.mark.deployment

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.config import run_config
@@ -82,16 +81,16 @@ def test_what_ends_before_it_replaces_a_run_does_not_take_that_runs_figures(
 
     monkeypatch.setattr("pfedlora_flwr.launch.execute._engine", lambda *_: Engine())
     new = overwriting(run, method="standalone")
-    result = execute(new, lambda *_: None, Console(quiet=True), engine="local")
+    result = execute(new, lambda *_: None, lambda _: None, engine="local")
     assert (result["status"], result["method"]) == ("stopped", "standalone")
     assert result.keys().isdisjoint({"rounds", "accuracy", "privacy"})
     assert result["resumable"] is False
     assert run.experiment().method == "fedproto"
     assert run.checkpoints.paths()
-    with pytest.raises(UserError, match="continue it with --resume"):  # it is not lost
+    with pytest.raises(UserError, match="continue it with resume=true"):  # it is not lost
         run.check_free(new.executed(overwrite=False))
     same = overwriting(run, method="fedproto", rounds=1)
-    again = execute(same, lambda *_: None, Console(quiet=True), engine="local")
+    again = execute(same, lambda *_: None, lambda _: None, engine="local")
     assert again.keys().isdisjoint({"rounds", "accuracy", "privacy"})
     assert continued(same).execution.resume
 

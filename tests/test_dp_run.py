@@ -372,11 +372,11 @@ def test_a_sum_whose_weights_are_not_1_each_is_refused_under_masks(
     def act(stage: str, client: int, reply: Message) -> None:
         if stage == Stage.COLLECT_MASKED_VECTORS and client == 1:
             record = record_of(reply)
-            weight, rest = (
+            weight, *rest = (
                 wire.decode(blob, len(blob)).copy() for blob in record[Key.MASKED_PARAMETERS]
             )
             weight -= np.uint32(word)
-            record[Key.MASKED_PARAMETERS] = arrays(weight, rest)
+            record[Key.MASKED_PARAMETERS] = arrays(weight, *rest)
 
     keys = {"dp__clip": CLIP, "dp__noise": 0, "adapter__down": "fixed", "adapter__hidden_dim": 4}
     result, _ = federate(tmp_path / "run", up=act, **keys)

@@ -17,11 +17,11 @@ import pytest
 import safetensors
 import torch
 
-from pfedlora_flwr.commands import export as exporting
-from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.ops import export as exporting
+from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
 from tests.conftest import ROOT, Done

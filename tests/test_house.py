@@ -4,15 +4,17 @@ one, and nothing imports in a circle."""
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pfedlora_flwr
+from pfedlora_flwr.commands import console
 
 PACKAGE = Path(pfedlora_flwr.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "deadline", "keys", "rng", "files", "experiment", "execution"),
+    ("version", "errors", "deadline", "keys", "rng", "files", "experiment", "execution"),
     ("training",),
     ("models",),
     ("data",),
@@ -24,6 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("client_app", "server_app"),
     ("audit", "comparison", "launch"),
     ("report",),
+    ("ops",),
     ("api", "commands"),
     ("cli",),
 )
@@ -68,6 +71,16 @@ def test_nothing_imports_from_a_higher_floor() -> None:
     assert not higher
 
 
+def test_the_api_and_the_commands_stand_on_the_same_operations_and_not_on_each_other() -> None:
+    users = {"api", "commands"}
+    assert not [
+        f"{module} imports {other}"
+        for module in MODULES
+        for other in imports(MODULES[module])
+        if {module.split(".")[0], other.split(".")[0]} == users
+    ]
+
+
 def test_nothing_imports_in_a_circle() -> None:
     TopologicalSorter(
         {module: imports(path) - {module} for module, path in MODULES.items()}
@@ -82,7 +95,7 @@ LONG = {
 
 
 def test_the_hallway_is_short_and_no_file_is_long_without_a_reason() -> None:
-    assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 9
+    assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 10
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name for name, n in lines.items() if n > 600} <= LONG.keys()
 
@@ -94,3 +107,36 @@ def test_the_architecture_page_names_every_file() -> None:
         for path in MODULES.values()
         if path.stem != "__init__" and f"`{path.name}`" not in page
     ]
+
+
+def test_messages_below_the_commands_name_keys_and_no_flags() -> None:
+    """`commands/console.py` alone writes them as flags. Whole commands in backticks may have
+    some, and so may the help of a key."""
+    of_ours = re.compile(
+        rf"--(?:{console._TRUE}|{console._WITH_VALUE}|client|methods|seeds|only)\b"
+    )
+    below = {name: path for name, path in MODULES.items() if floor(name) < floor("commands")}
+    said = [
+        (name, text)
+        for name, path in (below | {n: p for n, p in MODULES.items() if n[:4] == "api."}).items()
+        if name not in ("experiment", "execution") and not name.startswith("launch.flower")
+        for text in texts(path)
+    ]
+    quoted = re.compile(r"`[^`]*`|^--.*")  # the second: an argument of another program
+    assert not [(name, text) for name, text in said if of_ours.search(quoted.sub("", text))]
+
+
+def texts(path: Path) -> list[str]:
+    """A module's texts that are no docstrings."""
+    alone = set[int]()
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Expr):
+            alone.add(id(node.value))
+        elif isinstance(node, ast.JoinedStr):
+            parts = [part for part in node.values if isinstance(part, ast.Constant)]
+            alone |= {id(part) for part in parts}
+            found.append("".join(str(part.value) for part in parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append("" if id(node) in alone else node.value)
+    return found

@@ -18,7 +18,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from rich.console import Console
 
 from pfedlora_flwr import client_app, config, server_app
-from pfedlora_flwr.commands.start_run import Words, start
+from pfedlora_flwr.commands.start_run import start
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site, forget
 from pfedlora_flwr.errors import UserError
@@ -91,8 +91,7 @@ def places(output: Path, nodes: list[dict[str, Any]]) -> dict[int, str]:
 def said(run: Path, new: Path, client: int, *, dry_run: bool = True) -> list[str]:
     """The lines of `pfedlora run RUN --resume --without K --dry-run`."""
     out, options = Console(file=io.StringIO(), width=300), ["resume=true", f"output={new}"]
-    words = Words(str(run), options, 0, False, dry_run, "flower", None, client)
-    assert start(words, out, out) == 0
+    assert start(str(run), options, out, out, dry_run=dry_run, without=client) == 0
     return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
@@ -143,12 +142,12 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     serve(run.path, sites[:3], **keys)
     serve(run.path, sites, resume=True, rounds=6, **keys)
     numbers, there = places(run.path, sites), sites[:3]
-    with pytest.raises(UserError, match=r"--without is 4; allowed: .* 0 to 3"):
+    with pytest.raises(UserError, match=r"without is 4; allowed: .* 0 to 3"):
         Anew.plan(run, 4)
 
     config = run.config.read_text()
     run.config.write_text(config.replace("sharing: mean", "sharing: none"))
-    with pytest.raises(UserError, match=r"with sharing=none .* -o clients-left=3 lets it leave"):
+    with pytest.raises(UserError, match=r"with sharing=none .* clients-left=3 lets it leave"):
         Anew.plan(run, 3)
     run.config.write_text(config)
 
@@ -163,7 +162,7 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     ]
     with pytest.raises(UserError, match=r"no-run holds no run; .* on the SuperLink's host"):
         said(tmp_path / "no-run", tmp_path / "new", 3)
-    with pytest.raises(UserError, match="--without needs --superlink"):
+    with pytest.raises(UserError, match="without=3 needs superlink"):
         said(run.path, tmp_path / "new", 3, dry_run=False)
     assert not (tmp_path / "new").exists()
     new = RunDirectory(tmp_path / "new")

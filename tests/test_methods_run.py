@@ -43,6 +43,9 @@ SENT = [
     ("fedbn", "homogeneous", 2_621_558, 2_621_558),
     ("apfl", "homogeneous", 2_621_558, 2_621_558),
     ("fedala", "homogeneous", 2_621_558, 2_621_558),
+    ("fedncm", "homogeneous", (0, 1002), 5010),
+    ("fedlda", "homogeneous", (0, 126_252), 130_260),
+    ("fedridge", "homogeneous", (0, 126_252), 130_260),
 ]
 """Method, setting, and the parameters of one client's upload and download, or their bounds."""
 KINDS = ("standalone", "pfedlora", "fedproto", "fedgh", "fedmrl")

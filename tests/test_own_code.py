@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pfedlora_flwr.runs.code_copy import Changed, changed, codes_of, collect
+from pfedlora_flwr.runs.code_copy import codes_of, collect
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Call
 from tests.wrong_made import MODELS, OWN_MODULES, own_code, run_of_own_code
@@ -123,18 +123,6 @@ def test_a_run_goes_on_with_changed_code_only_where_that_is_accepted_and_keeps_b
     assert pfedlora("run", "--accept-changed-code", "-o", "output=other")[0] == 2
     assert train("models=cnn5", "overwrite=true") == 0
     assert not source.exists()
-
-
-def test_an_older_versions_run_without_hashes_is_held_against_its_copy(
-    train: Callable[..., int], tmp_path: Path
-) -> None:
-    assert train("models=own_models:Good") == 0
-    run = RunDirectory(tmp_path / "run")
-    (run.source / "code.json").unlink()
-    keys = run.experiment().flat()
-    assert changed(run, keys) is None
-    (tmp_path / "own_models.py").write_text(MODELS + "# later\n")
-    assert changed(run, keys) == Changed(("own_models.py",))
 
 
 @pytest.mark.slow

@@ -12,12 +12,12 @@ import pytest
 import safetensors.torch
 import torch
 
-from pfedlora_flwr.commands.card import card
-from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.kept import base_of, restore
 from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.models.summed import Summed
+from pfedlora_flwr.ops.card import card
+from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import run_locally

@@ -14,12 +14,12 @@ import pytest
 import torch
 from PIL import Image
 
-from pfedlora_flwr.commands.predict import Prediction, predict
-from pfedlora_flwr.commands.read_inputs import Place, read
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.ops.predict import Prediction, predict
+from pfedlora_flwr.ops.read_inputs import Place, read
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
 from tests.conftest import Call, Cli, Done
@@ -184,7 +184,7 @@ def test_a_folder_as_json_and_csv_with_the_classes_that_are_wanted(
     code, _, err = pfedlora("predict", run, "--client", "0", "shown", "--output", "new/seen.csv")
     assert (code, err) == (
         2,
-        "error: new/seen.csv exists; replace it with --overwrite, or give another --output\n",
+        "error: new/seen.csv exists; replace it with --overwrite, or give another output\n",
     )
     assert (
         pfedlora(

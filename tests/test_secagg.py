@@ -43,7 +43,7 @@ from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.flower_compat import MASKERS, secagg_record
 from pfedlora_flwr.federation.link import LEVELS
 from pfedlora_flwr.federation.model_cache import MODELS
-from pfedlora_flwr.federation.secure import masks, unmasked
+from pfedlora_flwr.federation.secure import figures, masks, unmasked
 from pfedlora_flwr.federation.secure.guard import MODULUS, Guard, terms
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.method import Tensors, Upload
@@ -287,7 +287,7 @@ def test_the_sum_is_the_plain_mean_and_two_runs_are_equal(
     assert [row["loss"] for row in RunDirectory(tmp_path / "a").rounds()] == [None]
     parameters = sum(tensor.numel() for tensor in state_of(tmp_path / "a").values())
     assert first["communication"]["parameters_up"] == clients * parameters
-    assert first["communication"]["bytes_up"] == clients * 4 * (parameters + 1)
+    assert first["communication"]["bytes_up"] == clients * 4 * (1 + parameters + figures.SIZE)
     if clients == 3:
         second, _ = federate(tmp_path / "b", **keys)
         assert first["shared_sha256"] == second["shared_sha256"]
@@ -372,7 +372,7 @@ def test_a_client_that_fails_once_in_training_is_asked_again(
 
     result, grid = federate(tmp_path / "run", app=app_of(once))
     assert failed == [2]
-    assert any(b"model_sha256" in seen for seen in grid.seen)
+    assert any(b"seconds" in seen for seen in grid.seen)
     assert not any(b"which this version does not list" in seen for seen in grid.seen)
     assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 1, 2, 3)
 
@@ -582,7 +582,7 @@ def test_a_server_that_lies_about_who_is_lost_gets_no_share(
     assert not any(b"shares" in seen for seen in grid.seen)
     run = RunDirectory(tmp_path / "run")
     run.clear_void()
-    with pytest.raises(UserError, match="exists; continue it with --resume"):
+    with pytest.raises(UserError, match="exists; continue it with resume=true"):
         run.check_free(run_config({**KEYS, "output": str(run.path)}))
     assert run.unmasking_file.exists(), "another start would unmask the round for others"
     assert all("secaggplus_state" not in c.state.config_records for c in grid._contexts.values()), (
@@ -886,7 +886,9 @@ def test_a_wrong_masked_upload_spoils_its_round_and_is_not_merged(tmp_path: Path
     def act(stage: str, client: int, reply: Message) -> None:
         if stage == Stage.COLLECT_MASKED_VECTORS and client == 1:
             noise = np.random.default_rng(0).integers(0, MODULUS, SIZE, dtype=np.uint32)
-            record_of(reply)[Key.MASKED_PARAMETERS] = arrays(np.ones(1, np.uint32), noise)
+            record_of(reply)[Key.MASKED_PARAMETERS] = arrays(
+                np.ones(1, np.uint32), noise, np.zeros(figures.SIZE, np.uint32)
+            )
 
     result, _ = federate(tmp_path / "run", up=act)
     assert result["error"].startswith(

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.api import newcomers
-from pfedlora_flwr.api.comparing import compared, content_of
+from pfedlora_flwr.api.comparing import NAMELESS, content_of, placed, runs_of
 from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.results import Comparison, Run
-from pfedlora_flwr.api.running import Conf, conf_of, console, keys_of, one_line, plain, trained
+from pfedlora_flwr.api.running import Conf, conf_of, keep_sources, keys_of, plain, saying, trained
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
+from pfedlora_flwr.ops import compare as comparing
 from pfedlora_flwr.runs.directory import RunDirectory
 
 
@@ -49,11 +49,10 @@ def run(
         KeyboardInterrupt: Ctrl-C. What is done stays, and `load(output).resume()` goes on.
     """
     given = Given()
-    with one_line():
-        options = keys_of(keys, given)
-        path, of_conf = conf_of(conf, given)
-        place = trained(path, of_conf, options, given, engine=engine, progress=progress)
-        return Run(place, given)
+    options = keys_of(keys, given)
+    path, of_conf = conf_of(conf, given)
+    place = trained(path, of_conf, options, given, engine=engine, progress=progress)
+    return Run(place, given)
 
 
 def compare(
@@ -93,26 +92,40 @@ def compare(
         UserError: A key is wrong, or runs have failed; the same call tries these again.
         KeyboardInterrupt: Ctrl-C. The same call goes on where it was.
     """
-    with one_line():
-        given = Given()
-        base = keys_of(keys, given)
-        chosen = [str(given.value("method", method)) for method in methods]
-        if isinstance(conf, Mapping):
-            conf = content_of(conf, given)
-        with available(given.objects), as_it_was():
-            path = compared(
-                conf,
-                base,
-                chosen,
-                [plain(seed) for seed in seeds],
-                Path(output) if output is not None else None,
-                given,
-                engine=engine,
-                jobs=jobs,
-                drop_models=drop_models,
-                out=console(progress),
-            )
-        return Comparison(path, given)
+    given = Given()
+    base = keys_of(keys, given)
+    chosen = [str(given.value("method", method)) for method in methods]
+    numbers, say = [plain(seed) for seed in seeds], saying(progress)
+    if isinstance(conf, Mapping):
+        conf = content_of(conf, given)
+    with available(given.objects), as_it_was():
+        whole, place = placed(conf, base, chosen, numbers, output)
+        if output is None and place.name.startswith(f"{NAMELESS}-"):
+            say(f"runs/{NAMELESS} holds the runs of another comparison: this one is in {place}")
+        given.check_here(engine or "local")
+        done = comparing.compare(
+            whole,
+            place,
+            methods=chosen,
+            seeds=numbers,
+            drop_models=drop_models,
+            engine="local" if given.objects else engine or comparing.AUTO,
+            jobs=comparing.AUTO if jobs is None else jobs,
+            here=bool(given.objects),
+            say=say,
+            warn=say,
+        )
+    for folder in runs_of(place):
+        keep_sources(folder, given)
+    if done.stopped:
+        raise KeyboardInterrupt("stopped; the same call goes on where it was")
+    if failed := done.work.failed:
+        first, why = next(iter(failed.items()))
+        raise UserError(
+            f"{len(failed)} runs failed; the same call tries them again:"
+            f" {first.relative_to(done.work.output)}: {why}"
+        )
+    return Comparison(place, given)
 
 
 def load(
@@ -134,16 +147,15 @@ def load(
     Raises:
         UserError: There is neither, or an object is not the one that the run was made with.
     """
-    with one_line():
-        place, given = absolute(path), Given()
-        wanted = {"method": method, "models": models, "dataset": dataset}
-        names = {key: given.value(key, one) for key, one in wanted.items() if one is not None}
-        if Plan.read(place):
-            return Comparison(place, given)
-        if newcomer := newcomers.found(place, given, names):
-            return newcomer
-        directory = RunDirectory(place)
-        if not directory.holds_run:
-            raise UserError(f"{place} holds neither a run nor a comparison, and no adapted client")
-        check_same(directory.saved_keys(), names)
-        return Run(place, given)
+    place, given = absolute(path), Given()
+    wanted = {"method": method, "models": models, "dataset": dataset}
+    names = {key: given.value(key, one) for key, one in wanted.items() if one is not None}
+    if Plan.read(place):
+        return Comparison(place, given)
+    if newcomer := newcomers.found(place, given, names):
+        return newcomer
+    directory = RunDirectory(place)
+    if not directory.holds_run:
+        raise UserError(f"{place} holds neither a run nor a comparison, and no adapted client")
+    check_same(directory.saved_keys(), names)
+    return Run(place, given)

@@ -1,84 +1,42 @@
-"""A comparison from Python: its parts from arguments, carried out as `pfedlora compare` does."""
+"""A comparison from Python: its parts from arguments, before it is carried out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import fspath
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from pfedlora_flwr import config
 from pfedlora_flwr.api.objects import Given
-from pfedlora_flwr.api.running import Conf, first_of, keep_sources, key_of, mapped, plain
-from pfedlora_flwr.commands.compare import compare
-from pfedlora_flwr.commands.display import FAILED
+from pfedlora_flwr.api.running import Conf, first_of, key_of, mapped, plain
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Work
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
-from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.output import of_comparison
 
-_NAMELESS = "comparison"
+NAMELESS = "comparison"
 
 
-def compared(
+def placed(
     conf: Conf | None,
     base: Mapping[str, object],
     methods: list[str],
     seeds: list[int],
-    output: Path | None,
-    given: Given,
-    *,
-    engine: str | None,
-    jobs: int | None,
-    drop_models: bool,
-    out: Console,
-) -> Path:
-    """The directory of the comparison, with all of its runs done. Raises UserError, also where
-    some have failed, and KeyboardInterrupt after Ctrl-C."""
-    if isinstance(conf, Mapping) or conf is None:
-        content = dict(conf or {})
-        if conf is None:
-            content = {"methods": methods} | ({"seeds": seeds} if seeds else {})
-        whole = Comparison.of(_NAMELESS, content, dict(base))
-        place = (Path("runs") / _NAMELESS).absolute()
-        where = output or first_of(place, lambda path: _goes_on(path, whole))
-        if output is None and where != place:
-            told = f"{place} holds the runs of another comparison: this one is in {where}"
-            out.print(told, soft_wrap=True)
-    else:
+    output: str | PathLike[str] | None,
+) -> tuple[Comparison, Path]:
+    """The comparison, and its directory. Raises UserError."""
+    if not isinstance(conf, Mapping) and conf is not None:
         file = config.find_conf(fspath(conf))
-        whole = Comparison.load(file, (), base)
-        where = output or of_comparison(file)
-    part = whole.select(methods, seeds, ())
-    err = Console(
-        stderr=True,
-        soft_wrap=True,
-        quiet=out.quiet,
-        force_jupyter=False,
-        markup=False,
-        highlight=False,
-    )
-    options: dict[str, Any] = {} if engine is None else {"engine": engine}
-    given.check_here("local" if engine is None else engine)
-    if given.objects:
-        options = {"engine": "local", "here": True}
-    elif jobs is not None:
-        options["jobs"] = jobs
-    place = absolute(where)
-    code = compare(part, whole, place, out, err, drop_models=drop_models, report=False, **options)
-    for folder in _runs(place):
-        keep_sources(folder, given)
-    if code == FAILED:
-        raise UserError(_failed(place))
-    if code:
-        raise KeyboardInterrupt("stopped; the same call goes on where it was")
-    return place
+        return Comparison.load(file, (), base), absolute(output or of_comparison(file))
+    content = {"methods": methods} | ({"seeds": seeds} if seeds else {})
+    whole = Comparison.of(NAMELESS, content if conf is None else dict(conf), dict(base))
+    place = absolute(f"runs/{NAMELESS}")
+    return whole, absolute(output or first_of(place, lambda path: _goes_on(path, whole)))
 
 
 def _goes_on(place: Path, whole: Comparison) -> bool:
@@ -88,7 +46,7 @@ def _goes_on(place: Path, whole: Comparison) -> bool:
         return True
     try:
         plan = Plan.read(place)
-        if plan is None or not {*_runs_of(plan)} <= {*_runs_of(whole.plan())}:
+        if plan is None or not {*_folders(plan)} <= {*_folders(whole.plan())}:
             return False
         Work(whole, place).check()
     except UserError:
@@ -139,21 +97,13 @@ def _listed(values: Any) -> Any:
     return values
 
 
-def _failed(place: Path) -> str:
-    """How many runs failed, and why the first did."""
-    found = [(folder, read_run(folder)) for folder in _runs(place)]
-    failed = [(f, run) for f, run in found if isinstance(run, Missing) and run.status == "failed"]
-    first = f": {failed[0][0].relative_to(place)}: {failed[0][1].reason}" if failed else ""
-    return f"{len(failed)} runs failed; the same call tries them again{first}"
-
-
-def _runs(place: Path) -> list[Path]:
+def runs_of(place: Path) -> list[Path]:
     """The directories of all runs that the comparison plans."""
     plan = Plan.read(place)
-    return [place / run for run in _runs_of(plan)] if plan else []
+    return [place / run for run in _folders(plan)] if plan else []
 
 
-def _runs_of(plan: Plan) -> list[str]:
+def _folders(plan: Plan) -> list[str]:
     """The folders of a plan's runs."""
     return [
         run

@@ -10,10 +10,10 @@ from typing import Any
 import numpy.typing as npt
 
 from pfedlora_flwr.api.given_arrays import array_of
-from pfedlora_flwr.commands.read_inputs import read, reading_of
 from pfedlora_flwr.data.arrays import check_finite, columns_of, with_columns
 from pfedlora_flwr.data.tables import as_bytes
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.ops.read_inputs import read, reading_of
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import TEXT
 

@@ -15,11 +15,11 @@ from torch import nn
 from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.results import Run
-from pfedlora_flwr.api.running import keys_of, one_line
-from pfedlora_flwr.commands import adapt as adapting
+from pfedlora_flwr.api.running import keys_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
+from pfedlora_flwr.ops import adapt as adapting
 from pfedlora_flwr.runs.rows import HeldOutRow
 from pfedlora_flwr.runs.store import ClientStore
 
@@ -141,11 +141,17 @@ def adapt(
     """
     given = place._given if isinstance(place, Run) else Given()
     added = Given()
-    with one_line():
-        options = keys_of(keys, added)
-        given = given.joined(added)
-        folder = absolute(output)
-        source = place.path if isinstance(place, Run) else absolute(place)
-        with available(given.objects), as_it_was():
-            row = adapting.adapt(source, client, samples, options, folder, overwrite=overwrite)
+    options = keys_of(keys, added)
+    given = given.joined(added)
+    folder = absolute(output)
+    source = place.path if isinstance(place, Run) else absolute(place)
+    with available(given.objects), as_it_was():
+        row = adapting.adapt(
+            source,
+            folder,
+            client=client,
+            samples=samples,
+            overwrite=overwrite,
+            options=options,
+        )
     return Newcomer(folder, cast("dict[str, Any]", row), given)

@@ -9,19 +9,18 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
 from torch import nn
 
 from pfedlora_flwr.api import running
 from pfedlora_flwr.api.inputs import inputs_of
-from pfedlora_flwr.api.objects import Given
+from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
-from pfedlora_flwr.commands import evaluate as evaluating
-from pfedlora_flwr.commands import export as exporting
-from pfedlora_flwr.commands.export import WithNormalisation
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
+from pfedlora_flwr.ops import evaluate as evaluating
+from pfedlora_flwr.ops import export as exporting
+from pfedlora_flwr.ops.export import WithNormalisation
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.report.load import load as load_study
 from pfedlora_flwr.report.write import write_report
@@ -141,7 +140,7 @@ class Run:
         Raises:
             UserError: The model takes other inputs, or a file cannot be read.
         """
-        with available(self._given.objects), as_it_was(), running.one_line():
+        with available(self._given.objects), as_it_was():
             trained = self._trained(client)
             options = running.keys_of(keys, Given())
             logits = trained.logits(inputs_of(trained, inputs, options))
@@ -178,7 +177,7 @@ class Run:
         given = Given()
         name = None if data is None else str(given.value("dataset", data))
         objects = self._given.objects | given.objects
-        with available(objects), as_it_was(), running.one_line():
+        with available(objects), as_it_was():
             asked = clients_of(self.path)[0] if client is None else [client]
             models = (self._trained(k) for k in asked)
             options = running.keys_of(keys, Given())
@@ -210,7 +209,7 @@ class Run:
             UserError: The file is there, a library is missing, or the model cannot be exported.
         """
         target = absolute(output or f"client-{client}{exporting.SUFFIXES.get(format, '')}")
-        with available(self._given.objects), as_it_was(), running.one_line():
+        with available(self._given.objects), as_it_was():
             exporting.export(self._trained(client), format, target, overwrite=overwrite)
         return target
 
@@ -227,7 +226,7 @@ class Run:
             UserError: The file is there, or the run shares nothing.
         """
         target = None if output is None else Path(output)
-        with available(self._given.objects), as_it_was(), running.one_line():
+        with available(self._given.objects), as_it_was():
             return exporting.export_shared(self.path, target, overwrite=overwrite)
 
     def report(
@@ -272,8 +271,13 @@ class Run:
             UserError: The run cannot go on, or a key that can change its result is another.
             KeyboardInterrupt: Ctrl-C; it can be resumed again.
         """
-        with running.one_line():
-            self._given = running.resumed(self.path, self._given, rounds, engine, progress, keys)
+        options = running.keys_of(keys, added := Given())
+        check_same(self.config, options)
+        options |= {"output": str(self.path), "resume": True}
+        options |= {} if rounds is None else {"rounds": rounds}
+        given = self._given.joined(added)
+        running.trained(None, {}, options, given, engine=engine, progress=progress)
+        self._given = given
         return self
 
     def _trained(self, client: int) -> Trained:
@@ -377,4 +381,4 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> Rows:
 
 def _report(path: Path, output: str | PathLike[str] | None, target: float | None) -> Path:
     folder = absolute(output) if output is not None else path / "report"
-    return write_report([path], folder, Console(quiet=True), target).folder
+    return write_report([path], folder, target).folder

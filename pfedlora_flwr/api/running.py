@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import chain, count
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from pfedlora_flwr import config
-from pfedlora_flwr.api.objects import Given, check_same
+from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.process import as_it_was
-from pfedlora_flwr.commands.progress_text import round_line
-from pfedlora_flwr.commands.start_run import configured
-from pfedlora_flwr.errors import UserError, without_flags
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.launch.execute import execute
+from pfedlora_flwr.launch.checks import Say, nothing
+from pfedlora_flwr.launch.execute import Show, execute
 from pfedlora_flwr.models.given import available
+from pfedlora_flwr.ops.progress_text import round_line
+from pfedlora_flwr.ops.run import configured
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar
@@ -30,21 +27,6 @@ from pfedlora_flwr.runs.rows import Result
 
 Conf = str | PathLike[str] | Mapping[str, Any]
 """A YAML file, the name of a configuration that comes with the package, or its keys."""
-
-
-def resumed(
-    place: Path, given: Given, rounds: int | None, engine: str, progress: bool, keys: dict[str, Any]
-) -> Given:
-    """Goes on with the run in `place`; all objects that it has been given."""
-    added = Given()
-    options = keys_of(keys, added)
-    check_same(RunDirectory(place).saved_keys(), options)
-    options |= {"output": str(place), "resume": True}
-    if rounds is not None:
-        options["rounds"] = rounds
-    given = given.joined(added)
-    trained(None, {}, options, given, engine=engine, progress=progress)
-    return given
 
 
 def trained(
@@ -58,15 +40,15 @@ def trained(
 ) -> Path:
     """The directory of the run that these keys mean, carried out. Raises UserError, and
     KeyboardInterrupt after Ctrl-C."""
-    out = console(progress)
+    say = saying(progress)
     given.check_here(engine)
     with available(given.objects), as_it_was():
-        wanted = configured(path, of_conf, options, "conf", out)
+        wanted = configured(path, of_conf, options, "conf", say)
         if not {"output", "resume", "overwrite"} & {*of_conf, *options}:
             place = first_of(Path(wanted.execution.output), lambda path: not path.exists())
             wanted = wanted.executed(output=str(place))
         directory = Path(wanted.execution.output)
-        result = execute(wanted, _lines(wanted, out), out, engine=engine)
+        result = execute(wanted, _lines(wanted, say), say, engine=engine)
         keep_sources(directory, given)
     _judge(result, directory, given)
     return directory
@@ -111,7 +93,7 @@ def keep_sources(directory: Path, given: Given) -> None:
             (run.source / f"{file}.txt").write_text(text, encoding="utf-8")
 
 
-def _lines(wanted: RunConfig, out: Console) -> Any:
+def _lines(wanted: RunConfig, say: Say) -> Show:
     """Prints a line for each round that is done."""
     directory = RunDirectory(Path(wanted.execution.output))
     shown = len(directory.rounds()) if wanted.execution.resume else 0
@@ -120,21 +102,14 @@ def _lines(wanted: RunConfig, out: Console) -> Any:
         nonlocal shown
         if so_far.lines > shown:
             shown = so_far.lines
-            out.print(round_line(wanted.experiment, so_far), soft_wrap=True)
+            say(round_line(wanted.experiment, so_far))
 
     return show
 
 
-def console(progress: bool) -> Console:
-    """Where a call prints: nowhere without progress."""
-    return Console(
-        file=sys.stdout,
-        force_jupyter=False,
-        quiet=not progress,
-        emoji=False,
-        markup=False,
-        highlight=False,
-    )
+def saying(progress: bool) -> Say:
+    """How a call prints a line: not at all without progress."""
+    return print if progress else nothing
 
 
 def conf_of(conf: Conf | None, given: Given) -> tuple[Path | None, dict[str, object]]:
@@ -192,17 +167,3 @@ def plain(value: Any) -> Any:
     if isinstance(value, PathLike):
         return fspath(value)
     return value.item() if getattr(value, "shape", None) == () else value
-
-
-@contextmanager
-def one_line() -> Iterator[None]:
-    """Errors name arguments where the command's name its flags."""
-    try:
-        yield
-    except UserError as error:
-        said = str(error)
-        text = without_flags(said, lambda key: f"{key.replace('-', '_')}=True")
-        text = re.sub(r"--(?=(engine|jobs)\b)|\B-o (?=[a-z])", "", text)
-        if text == said:
-            raise
-        raise type(error)(text) from error.__cause__

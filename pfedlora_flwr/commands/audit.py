@@ -11,9 +11,9 @@ from rich.table import Table
 
 from pfedlora_flwr.audit.audit import audit
 from pfedlora_flwr.audit.canaries import RARE
-from pfedlora_flwr.commands.load_models import note_code
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import check_folder
+from pfedlora_flwr.ops.load_models import note_code
 from pfedlora_flwr.runs.audits import Attack, Audit
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 
@@ -29,7 +29,7 @@ def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: boo
     broken = False
     for run in runs:
         try:
-            note_code(run, err)
+            note_code(run.path, err.print)
             found.append((run, audit(run)))
         except UserError as error:
             if len(runs) == 1:

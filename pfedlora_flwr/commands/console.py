@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import click
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
+_TRUE = "resume|overwrite|accept-changed-code|drop-models|all-clients|rows|dry-run"
+_WITH_VALUE = "engine|jobs|shard|redo|superlink|without|format|samples|port"
+_KEY = re.compile(
+    rf"(?<![\w./'\"-])(?:({_TRUE})=true\b|({_WITH_VALUE})(?:=| (?=is ['\d]))"
+    r"|(client|methods|seeds|only|from)=)"
+)
+"""Options of the commands as messages name them, which know no command line."""
+
+
+def flags(text: str) -> str:
+    """A message with options as they are written here: `--resume` for `resume=true`."""
+    return _KEY.sub(lambda key: f"--{key[1] or f'{key[2] or key[3]} '}", text)
+
+
+class Flags(Console):
+    """Prints the messages of all rooms."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*(flags(one) if isinstance(one, str) else one for one in objects), **how)
+
+
 # `synthetic:100:` is no emoji, and the path `runs/[b]` no style; numbers have no colour
-out = Console(emoji=False, markup=False, highlight=False)
-err = Console(stderr=True, soft_wrap=True, emoji=False, markup=False, highlight=False)
+out = Flags(emoji=False, markup=False, highlight=False)
+err = Flags(stderr=True, soft_wrap=True, emoji=False, markup=False, highlight=False)
+
+
+def plain(console: Console) -> Callable[[str], None]:
+    """Prints lines, however long."""
+    return lambda line: console.print(line, soft_wrap=True)
 
 
 def say(line: str) -> None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
-from pfedlora_flwr.commands.progress_text import megabytes
 from pfedlora_flwr.errors import counted
+from pfedlora_flwr.ops.progress_text import megabytes
+from pfedlora_flwr.ops.run_queue import Going, Runs, Watch
 from pfedlora_flwr.runs.result import never_evaluated
 from pfedlora_flwr.runs.rows import Result
 
 FAILED, AGAIN_LATER, INTERRUPTED = 1, 75, 130
 """Exit codes. A completed run's is 0, a user's mistake's 2. 75 (EX_TEMPFAIL): the time was over, an
 observer stopped it or SIGTERM came; the run can go on."""
+_ALL = "all runs"
 _LISTED = 20
 """Clients that a table lists."""
 _WIDE, _BAR, _SHORT_BAR = 132, 24, 10
@@ -45,6 +47,26 @@ def progress_bars(out: Console, *, quiet: bool = False) -> Progress:
         TextColumn("{task.fields[what]}", markup=False),
     )
     return Progress(*columns, console=out, transient=True, refresh_per_second=4, disable=quiet)
+
+
+def watching(bars: Progress, out: Console) -> Watch:
+    """Draws a bar for each run of a comparison, and one for all, from when they are told of."""
+    tasks: dict[Going, TaskID] = {}
+    whole = bars.add_task(_ALL, what="")
+
+    def watch(runs: Runs) -> None:
+        bars.start()
+        bars.update(whole, total=runs.count.of, completed=runs.count.ended, what=runs.words())
+        for gone in tasks.keys() - runs.going:
+            bars.remove_task(tasks.pop(gone))
+        for line in runs.going:
+            title, course = line.job.title, line.course
+            if line not in tasks:
+                tasks[line] = bars.add_task(title, total=line.job.config.experiment.rounds, what="")
+            words = course.words(room(out, max(_ALL, title, key=len)))
+            bars.update(tasks[line], completed=course.rounds, what=words, refresh=course.stopping)
+
+    return watch
 
 
 def room(out: Console, description: str) -> int:
@@ -106,6 +128,8 @@ def client_table(result: Result) -> Table:
             str(row["last_round"]),
             f"{row['accuracy']:.4f}",
         )
+    if result["accuracy"]["worst"] is None:
+        table.add_row("…", "under masks only means of all are known", "", "", "")
     if len(rows) > _LISTED:
         table.add_row("…", f"{len(rows) - _LISTED} more in result.json", "", "", "")
     return table
@@ -114,16 +138,14 @@ def client_table(result: Result) -> Table:
 def summary(result: Result) -> str:
     """The figures of a completed run, in four lines, and ε in one more, if it has dp."""
     a, c, s = result["accuracy"], result["communication"], result["seconds"]
-    # an older version's has none
-    scores = {
-        "balanced accuracy": result.get("balanced_accuracy"),
-        "macro-F1": result.get("macro_f1"),
-    }
+    scores = {"balanced accuracy": result["balanced_accuracy"], "macro-F1": result["macro_f1"]}
     finals = [
         f"{name} {score['final']:.4f}"
         for name, score in scores.items()
-        if score and score["final"] is not None
+        if score["final"] is not None
     ]
+    by_client = {"worst client": a["worst"], "std": a["std"]}
+    finals += [f"{name} {value:.4f}" for name, value in by_client.items() if value is not None]
     missing = never_evaluated(result)
     over = f" (over {a['evaluated']} of {a['evaluated'] + missing} clients)" if missing else ""
     lines = [
@@ -131,7 +153,7 @@ def summary(result: Result) -> str:
             f"mean test accuracy{over} {a['final']:.4f} final, {a['at_best_validation']:.4f} at"
             f" best validation (round {a['best_validation_round']}), {a['max_test']:.4f} max"
         ),
-        "final: " + ", ".join([*finals, f"worst client {a['worst']:.4f}, std {a['std']:.4f}"]),
+        f"final: {', '.join(finals)}",
         f"sent up {c['parameters_up']:,} parameters ({megabytes(c['bytes_up'])}), "
         f"down {c['parameters_down']:,} ({megabytes(c['bytes_down'])})"
         + (f"; computed {result['flops']:.3g} FLOP" if result["flops"] else ""),

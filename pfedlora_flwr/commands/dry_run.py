@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pfedlora_flwr.commands.progress_text import duration, megabytes
+from pfedlora_flwr.commands.console import plain
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition, task_of
@@ -25,6 +25,7 @@ from pfedlora_flwr.launch.checks import Start, check
 from pfedlora_flwr.launch.resources import Resources, resources
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models import registry as models
+from pfedlora_flwr.ops.progress_text import duration, megabytes
 from pfedlora_flwr.runs.ledger import payload_bytes
 
 _ACTOR = 0.4e9
@@ -37,7 +38,7 @@ def dry_run(config: RunConfig, out: Console, *, engine: str = "flower") -> None:
     """Says what a run would take. Raises UserError for whatever the run would be refused
     for."""
     output = config.execution.output
-    check(Start(config, engine), out)
+    check(Start(config, engine), plain(out))
     check_writable(Path(output))
     dataset, partition = shared_partition(config.experiment, config.execution.data_path)
     out.print(_models(config))

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pfedlora_flwr.commands.console import flags
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import KEYS as NO_RESULT
 from pfedlora_flwr.experiment import KEYS, Experiment
@@ -80,7 +81,7 @@ def table(runs: Sequence[Listed]) -> Table:
             run["state"],
             f"{run['rounds']}/{run['of'] or '?'}",
             accuracy,
-            Text("\n".join(filter(None, [" ".join(words), run["reason"]]))),
+            Text("\n".join(filter(None, [" ".join(words), flags(run["reason"] or "")]))),
         )
     return shown
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from pfedlora_flwr.commands.console import plain
 from pfedlora_flwr.commands.display import conclude, progress_bars, room, stopped_code
-from pfedlora_flwr.commands.progress_text import Course, round_line
 from pfedlora_flwr.comparison.estimate import START, Speed
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.execute import LOCAL_NOTE, STOPPED, execute
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.resources import resources
+from pfedlora_flwr.ops.progress_text import Course, round_line
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here
@@ -46,12 +47,11 @@ def run(
         nonlocal shown
         if quiet:
             return
-        stopping = state is not None and state["phase"] == "stopping"
         course.look(state, so_far)
         if not lines:
             words = course.words(room(out, experiment.method))
-            progress.update(task, completed=course.rounds, what=words, refresh=stopping)
-        elif stopping:
+            progress.update(task, completed=course.rounds, what=words, refresh=course.stopping)
+        elif course.stopping:
             out.print(course.parts[0])
             return
         elif shown < 0:
@@ -67,7 +67,7 @@ def run(
             try:
                 if not lines:
                     progress.start()
-                result = execute(config, show, out, port=port, engine=engine)
+                result = execute(config, show, plain(out), port=port, engine=engine)
             finally:
                 if progress.live.is_started:  # otherwise it prints an empty line
                     progress.stop()

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pfedlora_flwr.commands.progress_text import duration, megabytes
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.ops.progress_text import duration, megabytes
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.status import (
     ClientStatus,
@@ -37,20 +37,19 @@ _LISTED = 20
 """Clients that the table lists."""
 
 
-def local_status(path: Path, out: Console, *, as_json: bool) -> int:
-    """Prints how the run in a directory stands; the exit code. Raises UserError when there is
-    none."""
+def show_status(place: str | None, superlink: str | None, out: Console, *, as_json: bool) -> int:
+    """Prints how the run in the directory `place` stands, or on a SuperLink Flower's run of that
+    number, or the last; the exit code. Raises UserError if there is none that can be asked."""
+    if superlink is not None:
+        from pfedlora_flwr.launch.remote import remote_status
+
+        return show(remote_status(superlink, place), out, as_json=as_json)
+    if place is None:
+        raise UserError("status needs RUN, a run's directory, or superlink=CONNECTION")
+    path = Path(place)
     if path.is_file():
         raise UserError(f"{path} is a file; allowed: a run's directory")
     return show(find_status(RunFiles(path.absolute())), out, as_json=as_json)
-
-
-def superlink_status(superlink: str, run_id: str | None, out: Console, *, as_json: bool) -> int:
-    """The same of a run on a SuperLink: `run_id` of Flower's, or the last. Raises UserError when it
-    cannot be asked."""
-    from pfedlora_flwr.launch.remote import remote_status
-
-    return show(remote_status(superlink, run_id), out, as_json=as_json)
 
 
 def show(status: RunStatus, out: Console, *, as_json: bool) -> int:

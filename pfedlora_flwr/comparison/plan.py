@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,8 @@ class Plan:
     tuning_seed: int
     cells: tuple[Cell, ...]
     said: tuple[str, ...] = ()
+    verdict: Keys = field(default_factory=dict)
+    """What its file says of the keys `verdict.…`."""
 
     @classmethod
     def read(cls, directory: Path) -> Plan | None:
@@ -79,6 +81,7 @@ class Plan:
                 saved["tuning_seed"],
                 tuple(map(_cell, saved["cells"])),
                 tuple(saved.get("said", ())),
+                saved.get("verdict", {}),
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise UserError(

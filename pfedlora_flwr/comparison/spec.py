@@ -29,6 +29,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.server_state import is_standalone
 from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.methods.registry import POOLED
 
 T = TypeVar("T")
 _PARTS = ("base", "methods", "seeds", "axes")
@@ -36,11 +37,11 @@ _LONGEST = 200
 """Bytes of a folder's or figure's name, without what is put before or behind it."""
 _NONE: dict[str, object] = {}
 _SET_BY_COMPARE = {
-    "method": "methods in its file, or --methods",
-    "seed": "seeds in its file, or --seeds",
-    "output": "--output",
+    "method": "methods in its file, or methods=…",
+    "seed": "seeds in its file, or seeds=…",
+    "output": "the comparison's own output",
     "resume": "nothing: it resumes what is there",
-    "overwrite": "--redo",
+    "overwrite": "redo=…",
 }
 """Keys that `compare` sets itself, and what to use in their place."""
 _OF_TASK = re.compile(r"sharing|dataset|clients|classes|(partition|data)\..*")
@@ -120,10 +121,10 @@ class Comparison:
     ) -> Comparison:
         """The part of it with these methods and seeds (empty: all), and `only`
         ("key=value[,value]") of the axes' values."""
-        chosen, axes = _among("--methods", methods, self.methods), self.axes
+        chosen, axes = _among("methods", methods, self.methods), self.axes
         for text in only:
             axes = _narrowed(axes, text, chosen)
-        seeds = _among("--seeds", seeds, self.seeds)
+        seeds = _among("seeds", seeds, self.seeds)
         return replace(self, methods=chosen, seeds=seeds, axes=axes)
 
     def cells(self) -> list[Cell]:
@@ -149,13 +150,20 @@ class Comparison:
 
     def plan(self) -> Plan:
         """Its runs, for the file beside them."""
-        return Plan(self.name, self.seeds, self.tuning_seed, tuple(self.cells()))
+        verdict = {key: value for key, value in self.base.items() if key.startswith("verdict.")}
+        cells = tuple(self.cells())
+        return Plan(self.name, self.seeds, self.tuning_seed, cells, verdict=verdict)
 
     @cached_property
     def _grid(self) -> list[Cell]:
         """Every scenario with every method."""
         scenarios = _product(axis for axis in self.axes if not axis.tune)
-        return [self._cell(scenario, method) for scenario in scenarios for method in self.methods]
+        return [
+            self._cell(scenario, method)
+            for scenario in scenarios
+            for method in self.methods
+            if method != POOLED or (self.base | scenario).get("sharing", "mean") == "mean"
+        ]
 
     def _as_standalone(self, cell: Cell) -> Cell:
         """The cell, without candidates if it is Standalone by construction. What this depends on is
@@ -235,7 +243,7 @@ def _among(option: str, wanted: Sequence[T], there: tuple[T, ...]) -> tuple[T, .
     for value in wanted:
         if value not in there:
             raise UserError(
-                f"{option}: {value!r} is not in the comparison; allowed:"
+                f"{option}={value!r} is not in the comparison; allowed:"
                 f" {', '.join(map(str, there))}"
             )
     return tuple(value for value in there if value in wanted or not wanted)
@@ -249,17 +257,17 @@ def _narrowed(axes: tuple[Axis, ...], text: str, methods: Sequence[str]) -> tupl
     if not with_key or not equals:
         keys = ", ".join(k for axis in axes for k in axis.keys)
         expected = f"expected key=value with a key of an axis: {keys}"
-        raise UserError(f"--only {text!r}: {expected if keys else 'the comparison has no axes'}")
+        raise UserError(f"only={text!r}: {expected if keys else 'the comparison has no axes'}")
     on_axis = list(dict.fromkeys(v[key] for axis in with_key for v in axis.values if key in v))
     words = [wanted] if wanted in on_axis else wanted.split(",")  # a list of models is one value
     chosen = [_scalar(key, parse_overrides([f"{key}={word}"])[key]) for word in words]
     if set(chosen) - set(on_axis):
-        raise UserError(f"--only {text!r}: allowed values: {', '.join(map(str, on_axis))}")
+        raise UserError(f"only={text!r}: allowed values: {', '.join(map(str, on_axis))}")
 
     def kept(axis: Axis) -> tuple[Keys, ...]:
         found = tuple(value for value in axis.values if value.get(key) in chosen)
         if not found:
-            raise UserError(f"--only {text!r}: {', '.join(axis.methods)} would have no value left")
+            raise UserError(f"only={text!r}: {', '.join(axis.methods)} would have no value left")
         return found
 
     return tuple(
@@ -304,7 +312,7 @@ def _check_owners(of_base: Sequence[str], changed: Iterable[str], axes: Sequence
             raise UserError(f"{key} is set by compare itself: use {_SET_BY_COMPARE[key]}")
     for key in on_axes:
         if key in changed:
-            raise UserError(f"-o {key}: it is on an axis; choose its values with --only {key}=…")
+            raise UserError(f"{key}: it is on an axis; choose its values with only={key}=…")
         of = [axis.methods for axis in axes if key in axis.keys]
         if len(of) > 1 and (() in of or len({*chain(*of)}) < sum(map(len, of))):
             raise UserError(f"{key} is on two axes; allowed: tune axes of different `methods`")

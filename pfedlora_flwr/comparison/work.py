@@ -52,7 +52,7 @@ class Shard:
         if not text:
             return cls()
         if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-            raise UserError(f"--shard is {text!r}; allowed: I/N with 1 ≤ I ≤ N")
+            raise UserError(f"shard is {text!r}; allowed: I/N with 1 ≤ I ≤ N")
         return cls(int(number), int(of))
 
     def takes(self, place: int) -> bool:
@@ -261,7 +261,7 @@ class Work:
             if not meant and name != STALE:
                 known = [str(run.relative_to(self.output)) for run in there]
                 raise UserError(
-                    f"--redo is {name!r}; allowed: {STALE}, or the folder of runs that are there:"
+                    f"redo is {name!r}; allowed: {STALE}, or the folder of runs that are there:"
                     f" {some(known, _NAMED) or 'there are none'}"
                 )
             self.redo.update(meant)

@@ -12,7 +12,6 @@ from pfedlora_flwr.config.reading import (
     parse,
     parse_overrides,
     run_config,
-    still_known,
 )
 
 __all__ = [
@@ -31,6 +30,5 @@ __all__ = [
     "read_mapping",
     "read_run",
     "run_config",
-    "still_known",
     "unused",
 ]

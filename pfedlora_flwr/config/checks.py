@@ -15,6 +15,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.methods.own import check_experiment
 from pfedlora_flwr.methods.robust import rule_of
+from pfedlora_flwr.methods.sums import OfSums
 from pfedlora_flwr.models.named import is_library
 from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.training.kinds import read_shape
@@ -182,6 +183,11 @@ def _aggregation(config: RunConfig, method: type[Method]) -> None:
                 if e.secagg_enabled
                 else "every update weighs the same"
             )
+        )
+    if e.max_weight and issubclass(method, OfSums):
+        raise UserError(
+            f"max-weight is {e.max_weight:g}; allowed with method {e.method}: 0, for a client's"
+            " later sums are differences to its first ones, which count whole"
         )
     rule = rule_of(e)
     if rule is None:
@@ -371,6 +377,8 @@ def _unused(name: str, config: RunConfig) -> str:
         return "none of dp.clip, dp.noise and dp.epsilon is set"
     if name == "dp.trained-down" and not _consents(e):
         return "noise is on no two matrices of an adapter here"
+    if name == "evaluate-initial" and e.evaluate_initial and e.secagg_enabled:
+        return "under masks clients are evaluated at visits alone"
     if name == "secagg.max-samples" and e.dp_enabled:
         return "with dp every update weighs the same"
     if name in ("clip-norm-factor", "max-samples") and e.dp_of_users:

@@ -50,8 +50,8 @@ def read_run(path: Path) -> dict[str, object]:
         raise UserError(f"{path} is a comparison (it has methods): use pfedlora compare")
     if "about" in content:
         raise UserError(
-            f"{path} is the file of a run (it has about): continue that by --resume -o output=…,"
-            f" or remove the section"
+            f"{path} is the file of a run (it has about): continue that by resume=true and"
+            " output=…, or remove the section"
         )
     try:
         return flatten(content)

@@ -18,7 +18,7 @@ from pfedlora_flwr.data.datasets import count_classes
 from pfedlora_flwr.data.partition import KINDS
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, meant, permissions
-from pfedlora_flwr.execution import GONE, Execution, RunConfig
+from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment, option_keys
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import AUTO, Key, keys_of
@@ -57,10 +57,11 @@ def run_config(flat: Mapping[str, object]) -> RunConfig:
     Options of other methods than its own are checked and left out: one file may serve several
     methods."""
     parsed = parse(flat)
+    method = registry.find(Experiment.of(parsed).method)
+    parsed = {**method.default_keys(parsed), **parsed}
     e, x = Experiment.of(parsed), Execution.of(parsed)
     if flat.get(_PER_CLIENT) == AUTO:
         e = e.replace(partition_classes_per_client=_even(e, x))
-    method = registry.find(e.method)
     own = option_keys(e.method, method.Options)
     given = {k.attribute: parsed[name] for name, k in own.items() if name in parsed}
     if ":" in e.method:
@@ -99,11 +100,6 @@ def parse(flat: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def still_known(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys that an older version saved, without those that are no longer there."""
-    return {name: value for name, value in saved.items() if name not in GONE}
-
-
 def load(path: Path | None, overrides: Iterable[str] = ()) -> RunConfig:
     """A run's keys from a YAML file and `key=value` overrides (later ones win)."""
     return run_config((read_run(path) if path else {}) | parse_overrides(overrides))
@@ -137,8 +133,6 @@ def parse_overrides(overrides: Iterable[str]) -> dict[str, object]:
 def find_key(name: str) -> Key:
     """The key of that name. Raises UserError for an unknown one, with what it may mean."""
     known = all_keys()
-    if name in GONE:
-        raise UserError(f"{name} is no longer a key: {GONE[name]}")
     if name not in known:
         within = [other for other in known if other.startswith(f"{name}.")]
         if within:
@@ -167,7 +161,7 @@ def _pairs(overrides: Iterable[str]) -> dict[str, str]:
     for text in overrides:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise UserError(f"-o {text!r}: expected key=value")
+            raise UserError(f"{text!r}: expected key=value")
         flat[name.strip()] = value
     return flat
 

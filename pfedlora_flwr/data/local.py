@@ -31,6 +31,7 @@ from pfedlora_flwr.models import named
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.rng import numpy_generator
 from pfedlora_flwr.training.device import memory_share
 from pfedlora_flwr.training.kinds import IMAGES, TEXT, read_shape
 from pfedlora_flwr.training.loop import Samples
@@ -237,6 +238,15 @@ class Site:
                 for part in (self.split.train, self.split.validation, self.split.test)
             )
         )
+
+    def pooled(self, e: Experiment, data_path: str, round: int, device: torch.device) -> Samples:
+        """Of the training parts of all clients as many rows as a round's clients have together on
+        average, drawn anew for each round."""
+        clients = shared_partition(e, data_path)[1].clients[: e.trained_clients]
+        rows = np.concatenate([split.train for split in clients])
+        count = max(1, len(rows) * e.sampled_in(round) // len(clients))
+        drawn = numpy_generator(e.seed, "pooled", round=round).permutation(len(rows))[:count]
+        return self._samples(rows[np.sort(drawn)], device)
 
     def _samples(self, indices: Indices, device: torch.device) -> Samples:
         labels = torch.from_numpy(np.asarray(self.dataset.labels[indices]))

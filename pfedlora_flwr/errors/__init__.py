@@ -22,7 +22,6 @@ from pfedlora_flwr.errors.words import (
     printable,
     short,
     some,
-    without_flags,
 )
 
 __all__ = [
@@ -47,5 +46,4 @@ __all__ = [
     "told",
     "user_code",
     "with_traceback",
-    "without_flags",
 ]

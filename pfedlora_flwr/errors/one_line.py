@@ -70,7 +70,7 @@ def no_room(error: BaseException) -> str:
         return ""
     return (
         f"{error.strerror}: nothing that was written before is lost; make room and continue with"
-        " --resume"
+        " resume=true"
     )
 
 

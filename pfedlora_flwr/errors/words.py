@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 _JOINERS = "\u200c\u200d"
 _LONGEST, _LONGEST_LIST, _LONGEST_LINE = 200, 400, 1000
-_FLAG = re.compile(r"--(resume|overwrite|accept-changed-code)\b")
 
 
 def some(names: Sequence[str], most: int) -> str:
@@ -22,13 +20,6 @@ def meant(name: str, known: Iterable[str], otherwise: str, alike: float = 0.6) -
     alike: how alike the two are at least, from 0 to 1."""
     near = difflib.get_close_matches(name, known, 1, alike)
     return f"did you mean {near[0]!r}?" if near else otherwise
-
-
-def without_flags(text: str, written: Callable[[str], str]) -> str:
-    """A message of the command line for whoever has keys in the place of its flags: `written` says
-    how a key is set to true there."""
-    text = text.replace(" (a comparison's with --redo)", "")
-    return _FLAG.sub(lambda flag: written(flag[1]), text)
 
 
 def counted(number: int, one: str) -> str:

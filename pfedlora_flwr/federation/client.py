@@ -6,13 +6,14 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-from torch import nn
+from torch import Tensor, nn
 
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site, site_settings, without_own_folders
@@ -33,11 +34,14 @@ from pfedlora_flwr.federation.nodes import this_node
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload
+from pfedlora_flwr.methods.pooled import Pooled
 from pfedlora_flwr.models import text
 from pfedlora_flwr.models.kept import base_of, restore, stored
 from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.models.registry import check_lora
+from pfedlora_flwr.runs import right_rows
 from pfedlora_flwr.runs.checkpoint import Counts
+from pfedlora_flwr.runs.clear import in_the_clear
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.runs.store import ClientStore
@@ -81,8 +85,11 @@ class PersonalisedClient(NumPyClient):
         """A visit: the two phases of pFedLoRA, or whatever the method does."""
         try:
             upload, report = self._visit(self._instruction(config), parameters)
-            told = messages.in_the_clear if self.experiment.dp_enabled else dict
-            return wire.to_arrays(upload.tensors), upload.samples, told(report.to_metrics())
+            metrics, e = report.to_metrics(), self.experiment
+            if e.hides_clients and not e.secagg_enabled:  # the guard withholds what it has summed
+                clear = in_the_clear(e, scores_told=True)
+                metrics = {name: value for name, value in metrics.items() if name in clear}
+            return wire.to_arrays(upload.tensors), upload.samples, metrics
         except _ERRORS as error:
             return [], 0, self._failure(error, config)
 
@@ -103,6 +110,11 @@ class PersonalisedClient(NumPyClient):
         """data: what the dataset is known by in the run's other processes, if that is known."""
         part = number_in(self.node_config, "partition-id")
         own = "dataset" in self.node_config
+        if self.node_config.keys() - _SIMULATED and self.experiment.method == registry.POOLED:
+            raise UserError(
+                f"method {self.experiment.method} trains on all clients' rows, and a site's do not"
+                " leave it: it is a reference for simulations alone"
+            )
         if part is None and not own:
             raise UserError(
                 "the node-config has neither partition-id, the number of its part of the dataset,"
@@ -155,6 +167,11 @@ class PersonalisedClient(NumPyClient):
         if self.ledger and not self.experiment.dp_of_records:  # what those cost depends on data
             self.ledger.spend(told.token, terms_of(self.experiment, None))
         data, method, own_data = self._load(told.client)
+        if isinstance(method, Pooled) and method.trains(told.client, told.round):
+            path = str(self.where.get("data-path", ""))
+            site = self._site(told.client)
+            train = site.pooled(self.experiment, path, told.round, self.device)
+            data = replace(data, train=train)
         model, lost = self._model(method, told, own_data)
         received = {
             n: t.to(self.device) for n, t in wire.to_tensors(told.names, parameters).items()
@@ -168,15 +185,23 @@ class PersonalisedClient(NumPyClient):
                 self.ledger.spend(told.token, terms_of(self.experiment, spent))
             noise = spent.spend(told.round, told.version)  # on disk before the draw
         upload, visit = visits.visit(
-            method, model, received, data.train, told.client, told.round, noise
+            method,
+            model,
+            received,
+            data.train,
+            told.client,
+            told.round,
+            noise,
+            data.validation,
         )
         visit.flops = once | visit.flops
         upload = Chain(self.experiment, method).client_out(upload, received, visit)
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:
-            counts = visits.evaluate(method, model, data)
-            others = visits.other_accuracies(method, model, received, data.test)
+            counts = visits.evaluate(method, model, data, self._keep_rows(told))
+            if not self.experiment.hides_clients:
+                others = visits.other_accuracies(method, model, received, data.test)
         clock.lap("evaluate")
         store = self._store(told)
         digest = store.save(
@@ -227,10 +252,20 @@ class PersonalisedClient(NumPyClient):
                 " min-success to go on without it"
             )
         data = outputs.with_outputs_kept(model, data, self.experiment, train=False)
-        counts = visits.evaluate(method, model, data)
+        counts = visits.evaluate(method, model, data, self._keep_rows(told))
         if told.version:
             MODELS.put(told.token, told.client, told.version, model)
         return counts
+
+    def _keep_rows(self, told: Instruction) -> Callable[[Tensor], None] | None:
+        """What keeps which test rows the model has right: in a simulation without masks alone."""
+        run = self._simulation(told.run, messages.folder_name(told.token))
+        if run is None or self.experiment.secagg_enabled:
+            return None
+        file, site = run.right_rows(told.client), self._site(told.client)
+        test = site.split.test
+        labels = site.dataset.labels[test]
+        return lambda right: right_rows.keep(file, told.round, test, labels, right.cpu().numpy())
 
     def _check_held_out(self, client: int) -> None:
         """Raises UserError for a client of the training: an adaptation tells its samples."""

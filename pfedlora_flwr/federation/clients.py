@@ -211,14 +211,14 @@ class Clients:
         logger.warning("Ray says: %s", reply.error.reason)
         if lost := lost_nodes(self._nodes or living_nodes()):
             raise RunFailed(
-                f"the Ray node {', '.join(lost)} is gone; without it, or once it is back, --resume"
-                " goes on"
+                f"the Ray node {', '.join(lost)} is gone; without it, or once it is back,"
+                " resume=true goes on"
             )
         why = (
             "often because memory is short, of which fewer actors need less; logs/run.log has what"
             " Ray says"
         )
-        raise RunFailed(f"{WORKER_GONE} ({why}); --resume goes on")
+        raise RunFailed(f"{WORKER_GONE} ({why}); resume=true goes on")
 
     def learn(self, visits: Sequence[VisitRow], workers: int) -> None:
         """What the last round says of the next: how long visits take, and how many processes share

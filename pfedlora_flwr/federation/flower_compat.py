@@ -223,6 +223,13 @@ def kept_threshold(context: Context) -> int:
     return int(cast(int, context.state.config_records[RECORD_KEY_STATE]["threshold"]))
 
 
+def all_are_neighbours(context: Context) -> bool:
+    """Whether each client of the round adds the masks of all others, in the state of Flower's
+    mod."""
+    state = context.state.config_records[RECORD_KEY_STATE]
+    return state["share_num"] == state["sample_num"]
+
+
 def forget_keys(context: Context) -> None:
     """Drops the state of Flower's mod, with its keys and the shares of others'."""
     context.state.config_records.pop(RECORD_KEY_STATE, None)
@@ -269,6 +276,9 @@ class MaskedSum:
         )
         self.weight = 0
         """Of the unmasked sum, in levels: the clients' weights added up."""
+        self.figures = np.zeros(0, np.int64)
+        """The last array of the unmasked sum as it is, modulo `MOD_RANGE`."""
+        self._complete = shares == agreed[Key.SAMPLE_NUMBER]
         self._state, self._ring = WorkflowState(), ring
         self._strategy = _Strategy(nodes)
         self._asked = grid, _legacy_context(round, self._strategy), self._state
@@ -277,6 +287,12 @@ class MaskedSum:
     def left(self) -> set[int]:
         """The nodes that have answered so far."""
         return self._state.active_node_ids
+
+    @property
+    def members(self) -> set[int]:
+        """The nodes that share each other's masks, once keys are shared; empty where each shares
+        those of some alone."""
+        return set(self._state.sampled_node_ids) if self._complete else set()
 
     def share_keys(self) -> bool:
         """The first two stages; whether enough nodes are left."""
@@ -299,12 +315,12 @@ class MaskedSum:
         return self._workflow.collect_masked_vectors_stage(*self._asked)
 
     def unmask(self) -> list[npt.NDArray[np.float64]] | None:
-        """The last stage: the weighted mean of the nodes that are left, or None where too few
+        """The last stage: the weighted means of the nodes that are left, or None where too few
         shares came. Raises what Flower makes of shares that are none."""
-        with _told_weight() as weights:
+        with _told_sums() as sums:
             if not self._workflow.unmask_stage(*self._asked):
                 return None
-        (self.weight,) = weights
+        ((self.weight, self.figures),) = sums
         return parameters_to_ndarrays(self._strategy.mean)
 
 
@@ -350,19 +366,20 @@ def _is_not_workflows(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _told_weight() -> Iterator[list[int]]:
-    """What the workflow takes of a sum as its total weight, which it keeps to itself."""
-    module, weights = import_module(MASKERS[1]), list[int]()
+def _told_sums() -> Iterator[list[tuple[int, npt.NDArray[np.int64]]]]:
+    """What the workflow takes of a sum as its total weight, and the last array of the rest, both of
+    which it keeps to itself."""
+    module, sums = import_module(MASKERS[1]), list[tuple[int, npt.NDArray[np.int64]]]()
     extract = module.factor_extract
 
     def told(parameters: list[npt.NDArray[Any]]) -> tuple[int, list[npt.NDArray[Any]]]:
         weight, rest = extract(parameters)
-        weights.append(int(weight))
+        sums.append((int(weight), rest[-1].copy()))
         return weight, rest
 
     module.factor_extract = told  # type: ignore[attr-defined]
     try:
-        yield weights
+        yield sums
     finally:
         module.factor_extract = extract  # type: ignore[attr-defined]
 

@@ -15,6 +15,7 @@ from pfedlora_flwr.errors import UserError, short
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import PREDICTORS, Diverged, Refused, is_predictor
 from pfedlora_flwr.runs.checkpoint import Counts
+from pfedlora_flwr.runs.clear import in_the_clear
 from pfedlora_flwr.runs.rows import HeldOutRow
 
 Config = dict[str, bool | bytes | float | int | str]
@@ -90,13 +91,14 @@ class Report:
     process that it ran in.
     node: Ray's name of the host's part in its cluster; None if there is no Ray. counts: of its
     evaluation; None where it was not told to evaluate. The other fields are those of a `VisitRow`.
-    Under masks and with `dp` a client tells what is `IN_THE_CLEAR` alone, and the rest is None.
+    Under masks and with `dp` a client tells what is `in_the_clear` alone, and the rest is None.
+    Whoever adds a field here decides there.
     epsilon: what its records have spent so far; None where that is infinite, or not counted."""
 
     round: int
     client: int
     names: list[str]
-    model_sha256: str
+    model_sha256: str | None
     worker: str
     node: str | None
     counts: Counts | None
@@ -123,15 +125,23 @@ class Report:
             round=count(metrics.get("round"), "its round"),
             client=count(metrics.get("client"), "its client"),
             names=_names(metrics),
-            model_sha256=_sha256(metrics.get("model_sha256"), "its model hash"),
+            model_sha256=(
+                _sha256(metrics.get("model_sha256"), "its model hash")
+                if "model_sha256" in told
+                else None
+            ),
             worker=_word(metrics.get("worker"), "its worker"),
             node=_word(metrics["node"], "its node") if "node" in metrics else None,
-            counts=counts_from_metrics(metrics) if evaluated else None,
+            counts=(
+                counts_from_metrics(metrics)
+                if evaluated and ("counts" in told or "test" in metrics)
+                else None
+            ),
             model=_word(metrics.get("model"), "its model"),
             lost=_flag(metrics.get("lost"), "its lost"),
             loss=_loss(metrics.get("loss"), "its loss") if "loss" in told else None,
             losses=_numbers(metrics, "losses", _loss) if "losses" in told else None,
-            other_accuracies=_of_predictors(metrics),
+            other_accuracies=_of_predictors(metrics) if "other_accuracies" in told else {},
             flops_by_phase=(
                 _numbers(metrics, "flops_by_phase", _operations)
                 if "flops_by_phase" in told
@@ -150,36 +160,11 @@ class Report:
         )
 
 
-IN_THE_CLEAR = frozenset(
-    {
-        "round",
-        "client",
-        "names",
-        "model",
-        "model_sha256",
-        "worker",
-        "node",
-        "lost",
-        "seconds",
-        "other_accuracies",
-        "epsilon",
-    }
-) | {field.name for field in fields(Counts)}
-"""What a client tells of a visit whose upload is masked or, with `dp`, clipped, of the fields of
-its `Report` and of its evaluation. Losses and operations are not: these are an exact multiple of
-n_k, which is not told. Whoever adds a field to `Report` decides here; docs/privacy.md has the same
-list."""
-
-
-def in_the_clear(metrics: Config) -> Config:
-    """What of a report is told where the rest is withheld."""
-    return {name: value for name, value in metrics.items() if name in IN_THE_CLEAR}
-
-
 def taken_in(e: Experiment) -> Set[str]:
     """The fields of a client's report that the server takes in such a run. An ε is taken where it
     is of the client's own records; of whole clients the server itself counts it."""
-    taken = IN_THE_CLEAR if e.hides_clients else {field.name for field in fields(Report)}
+    everything = {field.name for field in fields(Report)}
+    taken = in_the_clear(e, scores_told=True) if e.hides_clients else everything
     return taken if e.dp_of_records else taken - {"epsilon"}
 
 

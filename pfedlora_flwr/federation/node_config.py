@@ -20,6 +20,7 @@ KEYS = (
     "num-partitions",
     "data-path",
     "secagg",
+    "scores",
     *permissions.NODE_KEYS,
 )
 DEMANDS = ("dp", "epsilon-cap", "runs-cap")

@@ -4,12 +4,11 @@ every method."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from statistics import fmean
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
@@ -41,13 +40,12 @@ from pfedlora_flwr.training.flops import count_operations
 logger = logging.getLogger(__name__)
 
 
-class PersonalisedStrategy(Strategy):
+class PersonalisedStrategy:
     """Drives a `Method` over Flower's Message API. `state` is the server's memory, checkpointed
     after each round, of which `told` then gets the line, and may give back what stops the run.
 
-    `complete` is this app's loop: it goes on from any checkpoint, bounds every wait and asks a
-    client that failed once more. Flower's own `start` drives the same rounds of a new run, but for
-    the evaluation of the initial models."""
+    `complete` goes on from any checkpoint, bounds every wait and asks a client that failed once
+    more."""
 
     def __init__(
         self,
@@ -72,7 +70,6 @@ class PersonalisedStrategy(Strategy):
         self._data = ""
         self._origins = run.origins()
         self._pinned = [kept.versions for kept in run.checkpoints.pinned().values()]
-        self._started: tuple[Round, Clients] | None = None  # the round that Flower's `start` is in
 
     def complete(self, grid: Grid) -> None:
         """All rounds that are left.
@@ -85,7 +82,8 @@ class PersonalisedStrategy(Strategy):
         if self.state.round >= e.rounds and not self.to_adapt():
             return
         clients, clock = self._connect(grid), Clock()
-        if e.evaluate_initial and not self.state.counts and not self.state.round:
+        asks = self.uplink.asks_for_scores
+        if asks and e.evaluate_initial and not self.state.counts and not self.state.round:
             initial = Round(0, [], clock)
             self._evaluate(initial, clients)
             clock = self._finish(initial, clients)
@@ -95,7 +93,7 @@ class PersonalisedStrategy(Strategy):
             round = self._round(self.state.round + 1, clock)
             self._merge(round, self.uplink.train(round, clients))
             clock.lap("aggregate")
-            if self.state.stale and e.evaluates(round.number):
+            if asks and self.state.stale and e.evaluates(round.number):
                 self._evaluate(round, clients)
             clock = self._finish(round, clients)
             clock = self._adapt(clients) if self.to_adapt() else clock
@@ -108,85 +106,6 @@ class PersonalisedStrategy(Strategy):
         logger.info(text, e.method, e.clients, e.sampled, e.rounds, self.run.path, begins)
         for note in self.chain.notes:
             logger.info("%s", note)
-
-    # Flower's `start`, which keeps the waits and hands the replies on
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """The instructions to this round's sampled clients, as far as they are connected. The
-        Experiment decides the rest."""
-        if server_round != self.state.round + 1:
-            raise RunFailed(
-                f"Flower's start asks for round {server_round}, the run is after round"
-                f" {self.state.round}: `complete` goes on"
-            )
-        if self.experiment.clients_held_out:
-            raise RunFailed(
-                "held-out clients are adapted between rounds, and Flower's start has nothing there:"
-                " `complete` adapts them"
-            )
-        if self.uplink.stages > 1:
-            raise RunFailed(
-                f"uploads come up in {self.uplink.stages} stages a round, and Flower's start has"
-                " one: `complete` goes through them"
-            )
-        clients = self._started[1] if self._started else self._connect(grid)
-        round = self._round(server_round, Clock())
-        self._started = round, clients
-        return clients.messages(round, round.sampled, "training").values()
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[None, MetricRecord]:
-        """Merges what is admitted into `state`, which is not handed out. Raises RunFailed below
-        `min-success`."""
-        assert self._started is not None
-        round, clients = self._started
-        self._merge(
-            round, self.uplink.admit(round, self._open(round, clients, round.sent, replies))
-        )
-        return None, MetricRecord({"admitted": len(round.visits)})
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """The instructions to clients whose last evaluation is older than their model."""
-        assert self._started is not None
-        round, clients = self._started
-        wanted = sorted(self.state.stale) if self.experiment.evaluates(server_round) else []
-        return clients.messages(round, wanted, "evaluating").values()
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord:
-        """Takes the counts that came, and writes the round."""
-        assert self._started is not None
-        round, clients = self._started
-        wanted = self.state.stale if self.experiment.evaluates(server_round) else set()
-        self._take_counts(round, self._open(round, clients, sorted(wanted), replies))
-        self._finish(round, clients)
-        found = MetricRecord()
-        if self.state.counts:
-            found["accuracy"] = self.state.mean_accuracy("test")
-        return found
-
-    def _open(
-        self, round: Round, clients: Clients, asked: Iterable[int], replies: Iterable[Message]
-    ) -> Replies:
-        """Those of the replies that are a client's and no error; who was asked and gave none has
-        failed."""
-        opened = {}
-        for reply in replies:
-            client = clients.roster.client_of.get(reply.metadata.src_node_id)
-            if client is None:  # an error that does not say whose it is
-                continue
-            try:
-                opened[client] = wire.read_reply(reply)
-            except wire.Failed as failure:
-                self._fail(round, client, str(failure))
-        for client in asked:
-            if client not in opened and client not in round.failures:
-                self._fail(round, client, "no answer")
-        return opened
 
     # A round
 
@@ -235,6 +154,8 @@ class PersonalisedStrategy(Strategy):
             except NotFinite as error:
                 raise RunDiverged(round.number, str(error)) from error
             round.server_flops = operations.total
+        if summed := collected.summed:
+            state.take_sum(summed)
         for client, visit in visits.items():
             report = visit.report
             state.train(client, round.number, report.model_sha256)

@@ -10,11 +10,12 @@ from pfedlora_flwr.errors import as_line
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.admission import Admitted, admit
-from pfedlora_flwr.federation.clients import Clients, Replies
+from pfedlora_flwr.federation.clients import Clients
 from pfedlora_flwr.federation.messages import taken_in
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.methods.method import Diverged, Method, Refused, Upload
+from pfedlora_flwr.runs.checkpoint import Summed
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,14 @@ class Collected:
     """What a round has brought: the admitted visits, and the uploads to merge, both in client
     order.
 
-    reason: why the round does not count all the same; empty where it may.
+    reason: why the round does not count all the same; empty where it may. summed: what the clients
+    tell together, where none tells it alone.
     """
 
     visits: dict[int, Admitted]
     uploads: dict[int, Upload]
     reason: str = ""
+    summed: Summed | None = None
 
 
 class Uplink(ABC):
@@ -36,8 +39,8 @@ class Uplink(ABC):
     refuse: told of a client whose answer is not admitted, and why.
     """
 
-    stages = 1
-    """Messages to each client in a round. Flower's `start` has one."""
+    asks_for_scores = True
+    """Whether a client is asked for its scores by itself, outside a visit."""
 
     def __init__(
         self,
@@ -57,11 +60,6 @@ class Uplink(ABC):
     def train(self, round: Round, clients: Clients) -> Collected:
         """Sends the round's sampled clients their instructions, and admits what they answer."""
 
-    def admit(self, round: Round, replies: Replies) -> Collected:
-        """What is admitted of the opened replies to a round's instructions, of a way up in one
-        stage."""
-        raise NotImplementedError
-
 
 class PlainUplink(Uplink):
     """Every client's upload by itself, as the server can read it."""
@@ -71,9 +69,6 @@ class PlainUplink(Uplink):
         round.clock.lap("prepare")
         replies = clients.ask(round, messages, "training")
         round.clock.lap("wait")
-        return self.admit(round, replies)
-
-    def admit(self, round: Round, replies: Replies) -> Collected:
         e, x = self._experiment, self._execution
         visits, uploads = dict[int, Admitted](), dict[int, Upload]()
         for client, reply in sorted(replies.items()):

@@ -3,8 +3,10 @@ federation, benchmarks and scripts all call it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData
@@ -20,8 +22,15 @@ from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
 from pfedlora_flwr.models.registry import any_batch_norm
 from pfedlora_flwr.rng import derive, seeded, torch_generator
 from pfedlora_flwr.runs.checkpoint import Counts
-from pfedlora_flwr.training.loop import Noise, Samples, Visit, count_correct, mixed_precision
-from pfedlora_flwr.training.metrics import confusion, scores
+from pfedlora_flwr.training.loop import (
+    Noise,
+    Samples,
+    Visit,
+    count_correct,
+    infer,
+    mixed_precision,
+)
+from pfedlora_flwr.training.metrics import confusion_of, scores
 
 
 def visit(
@@ -32,6 +41,7 @@ def visit(
     client: int,
     round: int,
     noise: Noise | None = None,
+    validation: Samples | None = None,
 ) -> tuple[Upload, Visit]:
     """Trains `model`, in place, on `data` by the method.
 
@@ -41,6 +51,7 @@ def visit(
         data: the client's training samples.
         client: its number; with `round` and the Experiment's seed it decides every draw.
         noise: of this visit with `dp.level=record`; without, what is sent is what was received.
+        validation: the client's validation part, where what is sent may tell of it.
 
     Returns:
         What the client sends, and the visit with its losses and operations by phase.
@@ -55,7 +66,13 @@ def visit(
     draws = torch_generator(seed, "train", client, round)
     batch_norm = any_batch_norm(method.model_names, method.task, method.shares_small)
     counts = Visit(
-        method.experiment, client, round, draws, batches_of_one=not batch_norm, noise=noise
+        method.experiment,
+        client,
+        round,
+        draws,
+        batches_of_one=not batch_norm,
+        noise=noise,
+        validation=validation,
     )
     with (
         user_code("method", method.experiment.method),
@@ -86,9 +103,11 @@ def logits(method: Method, model: Any, inputs: Tensor) -> Tensor:
         return method.predictor(model)(inputs)
 
 
-def evaluate(method: Method, model: Any, data: LocalData) -> Counts:
+def evaluate(
+    method: Method, model: Any, data: LocalData, tell: Callable[[Tensor], None] | None = None
+) -> Counts:
     """The personalised model on the client's validation and test parts. The model goes into
-    evaluation mode."""
+    evaluation mode. tell: is handed which test samples it has right, bool [n]."""
     model.eval()
     validation, of_test = (
         with_encoded(method, model, part) for part in (data.validation, data.test)
@@ -97,7 +116,11 @@ def evaluate(method: Method, model: Any, data: LocalData) -> Counts:
     with user_code("method", method.experiment.method):
         predict = method.predictor(model)
         right = count_correct(predict, validation)
-        matrix = confusion(predict, of_test, method.classes)
+        scored = infer(predict, of_test) if len(of_test) else torch.zeros(0, method.classes)
+    labels, predicted = of_test.labels, scored.argmax(1).to(of_test.labels.device)
+    if tell:
+        tell(predicted == labels)
+    matrix = confusion_of(predicted, labels, max(method.classes, scored.shape[1]))
     test = scores(matrix)
     return Counts(
         validation_correct=right,

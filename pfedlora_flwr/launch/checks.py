@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from rich.console import Console
-
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition, task_of
 from pfedlora_flwr.data.partition import NATURAL, Partition
@@ -39,6 +37,14 @@ _WAYS_OUT = (
 """Of a head that learns alone. It is a valid control."""
 
 
+Say = Callable[[str], None]
+"""Takes a line for the user."""
+
+
+def nothing(_: object) -> None:
+    """Takes it, and says nothing."""
+
+
 @dataclass(frozen=True)
 class Start:
     """A run that is about to start. port: of its SuperLink; 0: a free one."""
@@ -57,11 +63,12 @@ class Start:
         return self.config.execution.resume and self.run.is_completed(self.config.experiment)
 
 
-def check(start: Start, out: Console) -> None:
-    """Goes through CHECKS, and prints what they say. Raises UserError for the first that fails."""
+def check(start: Start, say: Say) -> None:
+    """Goes through CHECKS, and passes on what they say. Raises UserError for the first that
+    fails."""
     for one in CHECKS:
         for line in one(start):
-            out.print(line, soft_wrap=True)
+            say(line)
 
 
 def of_scenario(start: Start) -> Iterable[str]:
@@ -95,7 +102,7 @@ def slow_precision(config: RunConfig) -> list[str]:
 def _engine(start: Start) -> Iterable[str]:
     check_engine(start.engine, start.config.execution)
     if start.port and start.engine == "local":
-        raise UserError("--port is for the engine flower: the local engine opens none")
+        raise UserError(f"port={start.port} is for the engine flower: the local engine opens none")
     if start.config.execution.actors and start.engine == "local":
         return ["warning: actors is not used: the local engine trains one client at a time"]
     return ()

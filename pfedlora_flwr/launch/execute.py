@@ -9,12 +9,10 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from rich.console import Console
-
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.launch.checks import Start, check
+from pfedlora_flwr.launch.checks import Say, Start, check
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.resources import resources
@@ -77,7 +75,7 @@ def continued(config: RunConfig) -> RunConfig:
 
 
 def execute(
-    config: RunConfig, show: Show, out: Console, *, port: int = 0, engine: str = "flower"
+    config: RunConfig, show: Show, say: Say, *, port: int = 0, engine: str = "flower"
 ) -> Result:
     """Runs the Experiment and returns its result, whatever came of it. Ctrl-C and SIGTERM stop the
     run.
@@ -85,21 +83,21 @@ def execute(
     Raises UserError before anything has started.
     """
     start = Start(config, engine, port)
-    check(start, out)
+    check(start, say)
     run = start.run
     with claimed(run.path):
         stopped = stop_left_over(run.path)
         if stopped:
-            out.print(f"stopped {stopped} processes that a killed launcher left running")
+            say(f"stopped {stopped} processes that a killed launcher left running")
         run.check_unlocked(_LET_GO if stopped else 0.0)
         if start.done and (result := run.result()):
             _observe(config, result)
             last = f"round {config.experiment.rounds} was its last"
-            _say(out, f"{from_here(run.path)} is completed: {last}")
+            say(f"{from_here(run.path)} is completed: {last}")
             return result
-        carrier = _engine(start, config, out)
+        carrier = _engine(start, config, say)
         if config.execution.resume:
-            _say(out, _goes_on(config.experiment, run))
+            say(_goes_on(config.experiment, run))
         else:
             run.clear_void()
         result = _carry_out(config, run, carrier, show)
@@ -109,15 +107,11 @@ def execute(
             if (again := (lost, run.last_round())) in survived:
                 break
             survived.add(again)
-            _say(out, f"{lost}; going on without")
+            say(f"{lost}; going on without")
             config = config.executed(resume=True, overwrite=False)
-            carrier = _engine(start, config, out)
+            carrier = _engine(start, config, say)
             result = _carry_out(config, run, carrier, show)
         return result
-
-
-def _say(out: Console, line: str) -> None:
-    out.print(line, soft_wrap=True)
 
 
 def _observe(config: RunConfig, result: Result) -> None:
@@ -140,12 +134,12 @@ def _goes_on(e: Experiment, run: RunDirectory) -> str:
     return f"{words} (it was to end at {saved.rounds})"
 
 
-def _engine(start: Start, config: RunConfig, out: Console) -> Engine:
+def _engine(start: Start, config: RunConfig, say: Say) -> Engine:
     """Raises UserError if a node of a Ray cluster is not as it must be."""
     if start.engine == "flower":
         simulation = Simulation(config, start.run, resources(config), start.port)
         for line in simulation.join():
-            _say(out, line)
+            say(line)
         return simulation
     # imports Flower, which the launcher of a simulation does not need
     from pfedlora_flwr.launch.local import LocalRun

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import pfedlora_flwr
 from pfedlora_flwr.errors.log_lines import exception_line, lines_of
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.version import DESCRIPTION, __version__
 
 _HERE = "127.0.0.1,localhost"
 QUIET = {
@@ -189,7 +189,7 @@ def write_app(folder: Path, config: RunConfig) -> Path:
     """A Flower app that holds the configuration alone: the code is what is installed where it runs.
     Returns its new folder."""
     folder.mkdir()
-    about = {"version": pfedlora_flwr.__version__, "description": pfedlora_flwr.__doc__}
+    about = {"version": __version__, "description": DESCRIPTION}
     keys = "\n".join(f"{_toml(name)} = {_toml(value)}" for name, value in config.flat().items())
     text = _APP.format(
         **{name: _toml(value) for name, value in about.items()}, components=COMPONENTS, config=keys

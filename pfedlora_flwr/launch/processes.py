@@ -147,7 +147,7 @@ def check_port(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise UserError(
-                f"port {port} cannot be used ({error.strerror}); choose another, or leave --port"
+                f"port {port} cannot be used ({error.strerror}); choose another, or leave port"
                 " out for a free one"
             ) from None
 

@@ -84,15 +84,15 @@ def check_engine(engine: str, x: Execution, at_once: int = 1) -> None:
     """Raises UserError for an unknown one, or one that does not do so many runs at once where `x`
     says."""
     if engine not in ENGINES:
-        raise UserError(f"--engine is {engine!r}; allowed: {', '.join(ENGINES)}")
+        raise UserError(f"engine is {engine!r}; allowed: {', '.join(ENGINES)}")
     if x.ray and engine != "flower":
         raise UserError(
-            f"ray is {x.ray!r}, a cluster, and --engine {engine} trains in this process: give only"
+            f"ray is {x.ray!r}, a cluster, and engine={engine} trains in this process: give only"
             " one"
         )
     if at_once > 1 and engine == "flower" and (address := address_of(x)):
         raise UserError(
-            f"--jobs is {at_once}; allowed: 1 on a Ray cluster ({address}), of which each run takes"
+            f"jobs is {at_once}; allowed: 1 on a Ray cluster ({address}), of which each run takes"
             " all CPUs"
         )
 

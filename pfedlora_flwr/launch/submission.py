@@ -56,7 +56,7 @@ class Submission:
                     why = why_unreachable(self._connection) or str(failure)
                     raise LaunchError(
                         f"{why}; what became of the run, `pfedlora status` of its output says on"
-                        " the SuperLink's host, and --resume continues it"
+                        " the SuperLink's host, and resume=true continues it"
                     ) from failure
             time.sleep(_PAUSE)
 

@@ -84,14 +84,14 @@ def find_connection(name: str) -> Connection:
         there = {other: said for other, said in known.items() if isinstance(said, dict)}
     except FileNotFoundError:
         raise UserError(
-            f"--superlink is {name!r}, a connection in {file}, which is not there;"
+            f"superlink is {name!r}, a connection in {file}, which is not there;"
             " docs/deployment.md has one"
         ) from None
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"{file} cannot be read as Flower's configuration ({error})") from None
     if name not in there:
         raise UserError(
-            f"--superlink is {name!r}; allowed, by {file}:"
+            f"superlink is {name!r}; allowed, by {file}:"
             f" {', '.join(there) or 'none: it has no connection'}"
         )
     said, root = there[name], there[name].get("root-certificates")

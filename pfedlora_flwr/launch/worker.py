@@ -25,7 +25,6 @@ from threading import Thread
 from typing import Any
 
 import torch
-from rich.console import Console
 
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
@@ -197,7 +196,7 @@ def _carry_out(told: dict[str, Any]) -> None:
         execute(
             run_config(told["config"]),
             lambda *_: None,
-            Console(quiet=True),
+            lambda _: None,
             engine=told["engine"],
         )
     except UserError as error:

@@ -124,8 +124,14 @@ def check_report(tensors: Tensors, state: Tensors, classes: int) -> None:
             for n, like in columns.items()
         },
     )
+    check_classes(ids, classes, least=1)
+
+
+def check_classes(ids: Tensor, classes: int, *, least: int = 0) -> None:
+    """Raises Refused unless these are distinct classes in ascending order, at least so many."""
     ascending = bool((ids[1:] > ids[:-1]).all())  # a difference of int64s may overflow
-    if not rows or int(ids[0]) < 0 or int(ids[-1]) >= classes or not ascending:
+    among = not len(ids) or (int(ids[0]) >= 0 and int(ids[-1]) < classes)
+    if len(ids) < least or not among or not ascending:
         raise Refused(
             f"classes are {ids[:20].tolist()}, expected some of 0 to {classes - 1}, each once, in"
             " ascending order"

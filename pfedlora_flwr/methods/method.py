@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -50,31 +50,6 @@ PREDICTORS = (
 )
 """The names that further predictors may have; `is_predictor` tells of one."""
 _PREDICTOR = re.compile(r"(?!(?:test|validation)\Z)[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
-MOVED = {
-    "predict": "`predictor` returns the model whose logits are taken",
-    "widths": "ask `width_of` of a model's facts",
-    "layers": "override `width_of`",
-    "has_batch_norm": "ask `models.registry.any_batch_norm`",
-    "shared_last_layer": "call `shared_last_layer` of `methods/last_layer.py`",
-}
-"""Members of an older version's methods, and what took their place."""
-_HELPERS = "pfedlora_flwr.methods.tensors"
-_IMPORTS = dict.fromkeys(
-    ("filled", "frozen", "rebuilt", "tensors_of", "weighted_mean"), _HELPERS
-) | {
-    "check_state": "pfedlora_flwr.federation.server_state",
-    "seeded": "pfedlora_flwr.rng",
-}
-"""Names that this file had, and where they are."""
-
-
-if not TYPE_CHECKING:  # a type checker knows by itself what is not here
-
-    def __getattr__(name: str) -> Any:
-        """Called for a name that is not here. Raises ImportError for one that moved."""
-        if name in _IMPORTS:
-            raise ImportError(f"{name} moved: import it from {_IMPORTS[name]}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class Method(ABC):
@@ -146,6 +121,12 @@ class Method(ABC):
         """True if a run's course depends on T, the number of rounds. Then a finished run cannot be
         extended."""
         return False
+
+    @classmethod
+    def default_keys(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The keys of a run whose defaults this method changes, with its own. given: the values of
+        those that a user has set."""
+        return {}
 
     @classmethod  # noqa: B027 - a method without a rule of its own runs any
     def check_experiment(cls, experiment: Experiment) -> None:
@@ -260,15 +241,6 @@ class Method(ABC):
     def width_of(self, facts: registry.Facts) -> int:
         """The width of a model's representation, at the place where this method reads it."""
         return facts.width
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Called for missing members. Raises AttributeError, which names the replacement of an
-            older version's member."""
-            if name in MOVED:
-                raise AttributeError(f"a method has no {name!r} any more: {MOVED[name]}")
-            return object.__getattribute__(self, name)
 
 
 def root_mean_square(tensors: Tensors) -> float:

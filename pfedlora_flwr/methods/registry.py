@@ -13,7 +13,7 @@ from typing import Any
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import own
-from pfedlora_flwr.methods.method import MOVED, Method
+from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.registry import any_batch_norm, load_object
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import IMAGES
@@ -55,10 +55,16 @@ _CLASSES = {
     "apfl": "APFL",
     "fedala": "FedALA",
     "fedalt": "FedALT",
+    "fedncm": "FedNCM",
+    "fedlda": "FedLDA",
+    "fedridge": "FedRidge",
 }
 """Module in this folder → class. Their order is that of help, tables and colours; a new one goes to
 the end."""
 NAMES = tuple(_CLASSES)
+POOLED = "pooled"
+"""The reference that trains on the rows of all clients: no federation, and not in `NAMES`."""
+_ALL = _CLASSES | {POOLED: "Pooled"}
 _NEAR = 0.85
 """How alike two names are of which one is meant: FedProx is not FedProto."""
 
@@ -66,14 +72,14 @@ _NEAR = 0.85
 def find(name: str) -> type[Method]:
     """The method class `name`, ours or `package.module:Class`. Raises UserError for an unknown
     one."""
-    if name in _CLASSES:
-        return getattr(import_module(f"pfedlora_flwr.methods.{name}"), _CLASSES[name])
+    if name in _ALL:
+        return getattr(import_module(f"pfedlora_flwr.methods.{name}"), _ALL[name])
     if ":" not in name:
         by_letters = {_letters(known): known for known in NAMES}  # people write LG-FedAvg
         near = difflib.get_close_matches(_letters(name), by_letters, 1, _NEAR)
         meant = f"did you mean {by_letters[near[0]]!r}? " if near else ""
         raise UserError(
-            f"method is {name!r}; {meant}allowed: {', '.join(NAMES)}, or package.module:Class"
+            f"method is {name!r}; {meant}allowed: {', '.join(_ALL)}, or package.module:Class"
         )
     found = load_object(name, "method")
     if not inspect.isclass(found) or not issubclass(found, Method):
@@ -87,11 +93,6 @@ def find(name: str) -> type[Method]:
             f"method {name!r}: its Options is no frozen dataclass; expected"
             " `@dataclass(frozen=True)` above `class Options(Method.Options)`"
         )
-    for old in ("predict", "layers"):
-        if hasattr(found, old):
-            raise UserError(
-                f"method {name!r}: it has {old!r}, which is no longer used: {MOVED[old]}"
-            )
     return found
 
 
@@ -129,7 +130,7 @@ def make(experiment: Experiment, task: Task) -> Method:
 
 def title(name: str) -> str:
     """A method's name for people, without importing a user's own: that one goes by its class."""
-    return find(name).title if name in _CLASSES else name.rpartition(":")[2]
+    return find(name).title if name in _ALL else name.rpartition(":")[2]
 
 
 def titles(names: Iterable[str]) -> dict[str, str]:
@@ -142,7 +143,8 @@ def titles(names: Iterable[str]) -> dict[str, str]:
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """Methods as tables list them: ours, then users' own, and pFedLoRA, which is what they are
-    compared with, last."""
-    rank = {name: i for i, name in enumerate(NAMES[1:])} | {NAMES[0]: len(NAMES) + 1}
+    """Methods as tables list them: the references, ours, then users' own, and pFedLoRA, which is
+    what they are compared with, last."""
+    rank: dict[str, float] = {name: i for i, name in enumerate(NAMES[1:])}
+    rank |= {POOLED: 0.5, NAMES[0]: len(NAMES) + 1}
     return sorted(names, key=lambda name: rank.get(name, len(NAMES)))

@@ -67,21 +67,34 @@ def of_weights(names: Sequence[ModelSpec], model: ClientModel, count: int) -> tu
 def of_file(file: Path, width: int, count: int) -> tuple[Tensor, Tensor]:
     """The same of the first directions in a file that `write` wrote. Raises UserError where it is
     none, of another width, or has too few."""
-    permissions.check_file("adapter.basis", str(file), permissions.WEIGHTS)
-    found = _read(file, file.stat().st_mtime_ns if file.exists() else 0)
-    directions, mean = (found[name] for name in _NAMES)
-    if directions.shape[1] != width:
-        raise UserError(
-            f"adapter.basis is {str(file)!r}, of representations {directions.shape[1]} wide; these"
-            f" are {width} wide"
-        )
-    if count > len(directions):
+    directions = directions_of_file(file, width, "adapter.basis")
+    if count > directions.shape[1]:
         raise UserError(
             f"adapter.hidden-dim is {count}; allowed with adapter.basis={file}: at most"
-            f" {len(directions)}"
+            f" {directions.shape[1]}"
         )
-    chosen = directions[:count]
-    return chosen, -_rounded(chosen.double() @ mean.double()).float()
+    chosen = directions[:, :count].T
+    mean = _read(file, file.stat().st_mtime_ns, "adapter.basis")["mean"]
+    return chosen.float(), -_rounded(chosen @ mean.double()).float()
+
+
+def directions_of_weights(names: Sequence[ModelSpec]) -> Tensor:
+    """Those of what the pretrained classifiers of client models say:
+    [outputs, directions], float64, the strongest first. Raises UserError."""
+    return _directions(tuple(map(classifier_of, dict.fromkeys(one.name for one in names))))
+
+
+def directions_of_file(file: Path, width: int, key: str) -> Tensor:
+    """Those in a file that `write` wrote, which the key names, [width, directions], float64. Raises
+    UserError where it is none, or of another width."""
+    permissions.check_file(key, str(file), permissions.WEIGHTS)
+    found = _read(file, file.stat().st_mtime_ns if file.exists() else 0, key)["directions"]
+    if found.shape[1] != width:
+        raise UserError(
+            f"{key} is {str(file)!r}, of representations {found.shape[1]} wide; these are {width}"
+            " wide"
+        )
+    return found.double().T
 
 
 def write(file: Path, representations: Sequence[Tensor], about: Mapping[str, object]) -> int:
@@ -106,16 +119,15 @@ def write(file: Path, representations: Sequence[Tensor], about: Mapping[str, obj
 
 
 @lru_cache(maxsize=8)
-def _read(file: Path, changed: int) -> dict[str, Tensor]:
+def _read(file: Path, changed: int, key: str) -> dict[str, Tensor]:
     """changed: when the file was written, so that another one is read anew."""
     try:
         found = safetensors.torch.load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
-        raise UserError(f"adapter.basis is {str(file)!r}, which cannot be read: {error}") from None
+        raise UserError(f"{key} is {str(file)!r}, which cannot be read: {error}") from None
     if [*sorted(found)] != [*_NAMES] or found["directions"].ndim != 2:
         raise UserError(
-            f"adapter.basis is {str(file)!r}, which is no basis; `pfedlora align --basis FILE`"
-            " writes one"
+            f"{key} is {str(file)!r}, which is no basis; `pfedlora align --basis FILE` writes one"
         )
     return found
 

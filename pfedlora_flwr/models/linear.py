@@ -67,6 +67,15 @@ class Linear(nn.Linear):
         return super().forward(input)
 
 
+def layer_of(weight: Tensor, bias: Tensor) -> Linear:
+    """A layer of these."""
+    with torch.device("meta"):  # nothing is drawn
+        layer = Linear(weight.shape[1], weight.shape[0])
+    layer.weight = nn.Parameter(weight.detach())
+    layer.bias = nn.Parameter(bias.detach())
+    return layer
+
+
 class _OneDnn(torch.autograd.Function):
     """y = x Wᵀ + b, and its gradients: three products, each as one oneDNN call on views."""
 

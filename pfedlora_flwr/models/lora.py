@@ -213,8 +213,8 @@ def _inner(model: ClientModel) -> Whole | Parted:
     text = isinstance(inner, TextModel)
     if not isinstance(inner, Whole | Parted) or not (text or _head(inner)):
         raise UserError(
-            f"format peft is for LoRA in one model, and this is {model.description}: give --format"
-            " safetensors"
+            f"format peft is for LoRA in one model, and this is {model.description}: give"
+            " format=safetensors"
         )
     return inner
 

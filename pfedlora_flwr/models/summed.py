@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.models.adapter import Adapter
-from pfedlora_flwr.models.linear import Linear
+from pfedlora_flwr.models.linear import layer_of
 from pfedlora_flwr.models.model import ClientModel
 
 
@@ -47,10 +47,7 @@ class Summed(ClientModel):
         bias = shared.scale * (up.weight.double() @ down.bias.double()) + up.bias.double()
         if head.bias is not None:
             bias = bias + head.bias.double()
-        with torch.device("meta"):  # nothing is drawn
-            both = Linear(head.in_features, head.out_features)
-        both.weight = nn.Parameter(weight.detach().to(head.weight.dtype))
-        both.bias = nn.Parameter(bias.detach().to(head.weight.dtype))
+        both = layer_of(weight.to(head.weight.dtype), bias.to(head.weight.dtype))
         return self.model.with_last(both).train(self.training)
 
     def encode(self, inputs: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from pfedlora_flwr.runs.rows import Result, RoundRow
 _ID = "mlflow-id"
 """The file with the id of MLflow's run, by which it is found again."""
 _OUTPUT = "pfedlora.output"
-"""The tag by which it is found where an older version left no such file."""
+"""The tag that names the run's directory."""
 _DATABASE = "mlflow.db"
 _MISSING = "RESOURCE_DOES_NOT_EXIST"
 _STATUS = {"completed": "FINISHED", "stopped": "KILLED"}
@@ -89,8 +89,7 @@ class MLflow(Observer):
         return str(made.info.run_id)
 
     def _known(self, output: Path) -> str:
-        """The id of MLflow's run of this directory, by its file, or by the tag of an older version;
-        empty if there is none."""
+        """The id of MLflow's run of this directory, by its file; empty if there is none."""
         file = output / _ID
         if file.exists():
             try:
@@ -101,12 +100,7 @@ class MLflow(Observer):
             else:
                 if info.lifecycle_stage == "active":
                     return str(info.run_id)
-        if not (experiment := self._experiment()):
-            return ""
-        quote = '"' if "'" in str(output) else "'"
-        tag = f"tags.`{_OUTPUT}` = {quote}{output}{quote}"
-        runs = self._client.search_runs([experiment.experiment_id], tag, max_results=1)
-        return str(runs[0].info.run_id) if runs else ""
+        return ""
 
     def round(self, row: RoundRow) -> None:
         now = int(time.time() * 1000)

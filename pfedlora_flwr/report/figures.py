@@ -40,7 +40,8 @@ def drawers(study: Study, scenario: Keys) -> dict[str, Drawer]:
     """What draws the accuracies of a scenario, by the figure's name."""
     found: dict[str, Drawer] = {"curves": curves}
     if len(study.runs) > 1:
-        found["box plot"] = boxes
+        if all(run.clients for o in study.ordered(scenario) for run in o.runs.values()):
+            found["box plot"] = boxes  # under masks no client's own is known
         if study.communicates(scenario) and any(map(tells_operations, study.ordered(scenario))):
             found["trade-off"] = trade_off  # its markers are what is sent
     return found

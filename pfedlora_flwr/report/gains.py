@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
@@ -42,8 +43,8 @@ def shared(study: Study) -> list[Keys]:
 
 
 def methods(study: Study, scenario: Keys) -> list[Outcome]:
-    """The methods there, but for the one that shares nothing."""
-    return [o for o in study.ordered(scenario) if o.method != "standalone"]
+    """The methods there, but for the references."""
+    return [o for o in study.ordered(scenario) if o.method not in ("standalone", registry.POOLED)]
 
 
 def _row(study: Study, ours: Outcome) -> dict[str, str]:

@@ -9,6 +9,8 @@ from pathlib import Path
 from pfedlora_flwr.comparison.outcome import Outcome, of_one_code, reported
 from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import KEYS as EXECUTION_KEYS
+from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import KEYS
 from pfedlora_flwr.files import check_folder
 from pfedlora_flwr.keys import Scalar
@@ -27,6 +29,9 @@ class Study:
     name: str
     outcomes: tuple[Outcome, ...]
     said: tuple[str, ...] = ()
+    score: str = "accuracy"
+    margin: float = 0.02
+    """Of its verdict; the margin is a share."""
 
     @property
     def scenarios(self) -> list[Keys]:
@@ -91,17 +96,19 @@ def communicates(outcome: Outcome) -> bool:
     return all(run.experiment.sharing == "mean" for run in outcome.runs.values())
 
 
-def load(paths: Iterable[Path], target: float | None = None) -> Study:
+def load(paths: Iterable[Path], target: float | None = None, verdict: Keys | None = None) -> Study:
     """The study in the given directories: comparisons, runs, or folders of runs. Raises UserError
     where there is nothing to report.
 
-    target: the accuracy that costs are counted to, in the place of the Experiments' own.
+    target: the accuracy that costs are counted to, in the place of the Experiments' own. verdict:
+    the keys `verdict.…` in the place of what the comparison, or the first run, says.
     """
     KEYS["target-accuracy"].parse(target)
     paths = list(paths)
     for path in paths:
         check_folder(path)
     outcomes: list[Outcome] = []
+    judged: Keys = {}
     bare: list[tuple[Path, Run | Missing]] = []
     said: list[str] = []
     for path in paths:
@@ -109,6 +116,7 @@ def load(paths: Iterable[Path], target: float | None = None) -> Study:
             said += plan.said
             # another's scenarios are not its own
             of: Keys = {"comparison": _name(path, paths)} if len(paths) > 1 else {}
+            judged = plan.verdict | judged
             outcomes += [
                 replace(outcome, scenario=of | outcome.scenario) for outcome in reported(path, plan)
             ]
@@ -120,12 +128,18 @@ def load(paths: Iterable[Path], target: float | None = None) -> Study:
             replace(o, runs={seed: replace(run, target=target) for seed, run in o.runs.items()})
             for o in outcomes
         ]
-    return Study(paths[0].absolute().name, _named(outcomes), tuple(dict.fromkeys(said)))
+    first = next((run.config.execution for o in outcomes for run in o.runs.values()), Execution())
+    judged = first.flat() | judged | (verdict or {})
+    score, margin = (
+        EXECUTION_KEYS[k].parse(judged[k]) for k in ("verdict.score", "verdict.margin")
+    )
+    lines = tuple(dict.fromkeys(said))
+    return Study(paths[0].absolute().name, _named(outcomes), lines, score, margin / 100)
 
 
 def _named(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     titles = registry.titles(dict.fromkeys(o.method for o in outcomes))
-    own = [method for method in titles if method not in registry.NAMES]
+    own = [method for method in titles if ":" in method]
     return tuple(
         replace(o, title=titles[o.method], own=own.index(o.method) if o.method in own else 0)
         for o in outcomes

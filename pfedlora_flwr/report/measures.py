@@ -19,6 +19,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -27,6 +28,7 @@ from scipy.stats import t as student
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import SCORES
 from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.rows import RoundRow
@@ -67,15 +69,21 @@ def estimate(values: Sequence[float]) -> Estimate | None:
         return None
     n, half = len(values), None
     if n >= FEWEST:
-        half = float(student.ppf(0.975, n - 1)) * statistics.stdev(values) / math.sqrt(n)
+        half = bound(n, 0.05) * statistics.stdev(values) / math.sqrt(n)
     return Estimate(tuple(values), statistics.fmean(values), half)
+
+
+@cache
+def bound(seeds: int, level: float) -> float:
+    """What |t| is beyond in this share of comparisons without a difference."""
+    return float(student.ppf(1 - level / 2, seeds - 1))
 
 
 def bonferroni(e: Estimate, tests: int) -> Estimate:
     """The same mean with an interval that holds together with those of the other such tests."""
     assert e.half is not None
-    n = len(e.values) - 1
-    wider = float(student.ppf(1 - 0.025 / tests, n)) / float(student.ppf(0.975, n))
+    n = len(e.values)
+    wider = bound(n, 0.05 / tests) / bound(n, 0.05)
     return Estimate(e.values, e.mean, e.half * wider)
 
 
@@ -98,14 +106,16 @@ def accuracy(runs: Mapping[int, Run]) -> Estimate | None:
     return estimate([run.accuracy for run in runs.values()])
 
 
-def paired(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> Estimate | None:
-    """Our accuracy minus theirs, over the seeds that both have; None without one, or where one of
-    them had other data."""
+def paired(
+    ours: Mapping[int, Run], theirs: Mapping[int, Run], score: str = "accuracy"
+) -> Estimate | None:
+    """Our score minus theirs, over the seeds that both have; None without one, or where one of them
+    had other data."""
     if not _one_partition(ours, theirs):
         return None
-    return difference(
-        *({seed: run.accuracy for seed, run in runs.items()} for runs in (ours, theirs))
-    )
+    place = f"{SCORES[score]}/at_best_validation"
+    told = ({k: value(run, place) for k, run in runs.items()} for runs in (ours, theirs))
+    return difference(*({k: v for k, v in of.items() if v is not None} for of in told))
 
 
 def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Estimate | None:

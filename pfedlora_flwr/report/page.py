@@ -13,9 +13,9 @@ _ZOOM, _LEAST = 1.2, 0.8
 """A figure's size on the page over that in print; on a narrow screen it shrinks to the second, and
 then scrolls."""
 _STYLE = """
-:root{color-scheme:light dark;--ground:#fff;--ink:#1d2127;--soft:#59616b;--line:#d8dce1;--head:#f3f5f7;--tint:#eef4fa;--mark:#0072b2}
+:root{color-scheme:light dark;--ground:#fff;--ink:#1d2127;--soft:#59616b;--line:#d8dce1;--head:#f3f5f7;--tint:#eef4fa;--mark:#0072b2;--loss:#b00020}
 @media(prefers-color-scheme:dark){
-:root{--ground:#14171b;--ink:#e3e6ea;--soft:#a2abb6;--line:#343a42;--head:#1f242a;--tint:#182430;--mark:#56b4e9}
+:root{--ground:#14171b;--ink:#e3e6ea;--soft:#a2abb6;--line:#343a42;--head:#1f242a;--tint:#182430;--mark:#56b4e9;--loss:#ff8a80}
 svg{filter:brightness(1.3)}}
 *{box-sizing:border-box}
 body{font:16px/1.5 system-ui,sans-serif;max-width:80rem;margin:2rem auto;padding:0 1rem;background:var(--ground);color:var(--ink)}
@@ -28,7 +28,7 @@ dt{color:var(--soft)}dd{margin:0}
 table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
 th,td{border-bottom:1px solid var(--line);padding:.32rem .55rem;text-align:left;white-space:nowrap}
 th{background:var(--head);font-weight:600;vertical-align:bottom;white-space:normal;overflow-wrap:normal}
-.n{text-align:right}
+.n{text-align:right}.loss{color:var(--loss)}
 .figures{display:flex;flex-wrap:wrap;gap:1.5rem 2.5rem}
 figure{margin:0;max-width:100%}svg{display:block;height:auto;fill:currentColor}figcaption{font-size:.85rem;margin-top:.4rem}
 @media(max-width:40rem){body{margin:1rem auto}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.4rem}}

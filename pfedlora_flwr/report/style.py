@@ -59,6 +59,8 @@ _SETTINGS: dict[Any, Any] = {
 def of_method(method: str, own: int = 0) -> tuple[str, str, Any]:
     """Colour, marker and line of a method, by its place in the registry; of a user's own, by its
     place among these, `own`."""
+    if method == registry.POOLED:
+        return "#666666", ".", (0, (1, 1))
     if method not in registry.NAMES:
         return _OWN[own % len(_OWN)]
     turn, i = divmod(registry.NAMES.index(method), len(OKABE_ITO))

@@ -12,6 +12,9 @@ from functools import cached_property
 
 from pfedlora_flwr.errors import printable
 
+LOSS = "▼ "
+"""Before a cell that is a loss, which a page shows in red."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -93,7 +96,13 @@ class Table:
 
         def line(tag: str, cells: Sequence[str]) -> str:
             texts = (re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell)) for cell in cells)
-            opened = (f'<{tag} class="n">' if right else f"<{tag}>" for right in numeric)
+            kinds = (
+                " ".join(
+                    kind for kind, has in (("n", right), ("loss", cell.startswith(LOSS))) if has
+                )
+                for right, cell in zip(numeric, cells, strict=True)
+            )
+            opened = (f'<{tag} class="{kind}">' if kind else f"<{tag}>" for kind in kinds)
             return (
                 "<tr>"
                 + "".join(f"{tag_}{text}</{tag}>" for tag_, text in zip(opened, texts, strict=True))

@@ -126,8 +126,8 @@ def accuracies(study: Study) -> Table:
             "at best validation": words.percent(measures.accuracy(o.runs)),
             "final": words.percent(measures.over_seeds(o, "accuracy/final")),
             "max test": words.percent(measures.over_seeds(o, "accuracy/max_test")),
-            "worst client": f"{100 * _average(o, 'accuracy/worst'):.2f}",
-            "std of clients": f"{100 * _average(o, 'accuracy/std'):.2f}",
+            "worst client": _percent(o, "accuracy/worst"),
+            "std of clients": _percent(o, "accuracy/std"),
             "− Standalone, points": words.percent(difference, sign=True, seeds=len(o.runs)),
             "clients better than Standalone": "–" if wins is None else f"{100 * wins:.0f} %",
         }
@@ -138,6 +138,8 @@ def accuracies(study: Study) -> Table:
         " differences are paired by seed, with their 95 % t-interval, each test by itself; both"
         f" comparisons with Standalone are of the seeds in common.{words.uncounted(study)}"
     )
+    if any("–" in (row["worst client"], row["std of clients"]) for row in rows):
+        note += " Under masks the server knows means alone, each of the clients of its round."
     if others:
         note += (
             " Other predictors read what the server sends: they are means over the clients whose"
@@ -282,7 +284,8 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
         why = next((run.reason for run in outcome.missing.values()), NOT_RUN).partition(":")[0]
         return why if why.startswith(DIVERGED) else f"– ({why})"
     text = words.percent(measures.accuracy(outcome.runs))
-    beside, alone = study.in_scenario(scenario), study.alone(scenario)
+    beside = [o for o in study.in_scenario(scenario) if o.method != registry.POOLED]
+    alone = study.alone(scenario)
     if alone and any(o.standalone for o in study.outcomes if o.scenario == scenario):
         beside.append(alone)
     if outcome is measures.winner(beside):
@@ -345,6 +348,12 @@ def _target(outcome: Outcome) -> str:
     """The accuracy that costs are counted to."""
     run = next(iter(outcome.runs.values()))
     return f"{100 * run.to_target['accuracy']:g} %"
+
+
+def _percent(outcome: Outcome, place: str) -> str:
+    """The mean over seeds of a share that not every run knows, in percent."""
+    found = measures.over_seeds(outcome, place)
+    return f"{100 * found.mean:.2f}" if found else "–"
 
 
 def _average(outcome: Outcome, place: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.spec import short
@@ -55,6 +55,16 @@ def key(name: str, value: Scalar) -> str:
     if name == "partition.classes-per-client":
         return f"{value} classes a client"
     return f"{_SYMBOLS.get(name, short(name))}={value}"
+
+
+def score(name: str) -> str:
+    """A score in a sentence."""
+    return name.replace("-", " ").replace("f1", "F1")
+
+
+def listed(names: Sequence[str]) -> str:
+    """`A, B and C`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def uncounted(study: Study) -> str:

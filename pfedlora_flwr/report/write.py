@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.data.local import without_own_folders
 from pfedlora_flwr.errors import UserError
@@ -16,16 +14,19 @@ from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.report import (
     aggregation,
     data_figures,
+    decision,
     figures,
     gain_figure,
     held_out,
     input_figures,
     measures,
     opening,
+    sites,
     style,
     tables,
     words,
 )
+from pfedlora_flwr.report.decision import Finding
 from pfedlora_flwr.report.figures import Drawer, Picture
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.page import page
@@ -42,15 +43,19 @@ class Written:
 
 
 def write_report(
-    paths: Iterable[Path], output: Path, out: Console, target: float | None = None
+    paths: Iterable[Path],
+    output: Path,
+    target: float | None = None,
+    verdict: Keys | None = None,
 ) -> Written:
     """Writes report.md, report.html, a CSV and a LaTeX file a table, runs.csv and the figures (PNG,
     SVG, PDF) into `output`. Raises UserError.
 
-    target: the accuracy that costs are counted to, in the place of the Experiments' own.
+    target, verdict: as for `load`.
     """
-    study = load(paths, target)
-    every = tables.all_tables(study)
+    study = load(paths, target, verdict)
+    judged = decision.findings(study)
+    every = [decision.table(study, judged), sites.table(study, judged), *tables.all_tables(study)]
     found = [table for table in every if table.rows]
     make_folder(output)
     for table in every:
@@ -61,12 +66,11 @@ def write_report(
         write_atomically(output / f"{table.name}.tex", table.latex().encode())
     write_atomically(output / "runs.csv", tables.runs_csv(study).encode())
     earlier = _figures_of(output / "report.md")
-    with out.status("drawing figures"):
-        pictures, left_out = _draw(study, output)
+    pictures, left_out = _draw(study, judged, output)
     for name in earlier - {picture.path.stem for picture in pictures}:
         style.remove(output, name)
     notes = [*_notes(study), *left_out]
-    conclusion, facts = opening.conclusion(study), opening.facts(study)
+    conclusion, facts = opening.conclusion(study, judged), opening.facts(study)
     text = _markdown(study.name, conclusion, facts, notes, found)
     write_atomically(output / "report.md", (text + _markdown_figures(pictures)).encode())
     write_atomically(
@@ -75,10 +79,11 @@ def write_report(
     return Written(output, text)
 
 
-def _draw(study: Study, output: Path) -> tuple[list[Picture], list[str]]:
+def _draw(study: Study, judged: Sequence[Finding], output: Path) -> tuple[list[Picture], list[str]]:
     """Every figure, and a line for each that could not be drawn."""
     pictures, left_out = (
         [
+            *sites.figures(study, judged, output),
             *gain_figure.figures(study, output),
             *figures.robustness(study, output),
             *aggregation.pictures(study, output),

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.rng import SERVER
 from pfedlora_flwr.runs.ledger import Cost
 from pfedlora_flwr.runs.rows import SCORES
 
@@ -44,13 +45,25 @@ class Counts:
         return getattr(self, f"{part}_correct") / max(1, getattr(self, part))
 
 
+@dataclass(frozen=True)
+class Summed:
+    """What a round's clients tell together. means: the fields of its line, of the clients in the
+    sum; None where they were not evaluated. models: of their models' SHA-256 the sum, 64
+    hexadecimal digits."""
+
+    means: dict[str, float] | None
+    models: str
+
+
 @dataclass
 class Evaluations:
-    """What the clients' last evaluations told, by client; stale: who has trained since."""
+    """What the clients' last evaluations told, by client, or together as `means`; stale: who has
+    trained since."""
 
     counts: dict[int, Counts]
     other_accuracies: dict[int, dict[str, float]]
     stale: set[int]
+    means: dict[str, float] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"stale": sorted(self.stale)}
@@ -59,7 +72,7 @@ class Evaluations:
     def from_json(cls, saved: dict[str, Any]) -> Evaluations:
         counts = {int(k): Counts(**c) for k, c in saved["counts"].items()}
         others = {int(k): v for k, v in saved["other_accuracies"].items()}
-        return cls(counts, others, set(saved["stale"]))
+        return cls(counts, others, set(saved["stale"]), saved.get("means"))
 
 
 @dataclass
@@ -67,9 +80,10 @@ class ServerState:
     """All that the server remembers after `round`.
 
     versions: by client, the round whose update was last admitted. models: by client, the SHA-256 of
-    that version; states: of its own state under `sharing=none`. counts: by client, of its last
-    evaluation. other_accuracies (of the method's further predictors): by client, of its last visit,
-    where that was evaluated.
+    that version, and under masks, of SERVER, of what was told of all of them; states: of its own
+    state under `sharing=none`. counts: by client, of its last evaluation. means: what the last
+    round's clients told of theirs together, under masks, as fields of its line. other_accuracies
+    (of the method's further predictors): by client, of its last visit, where that was evaluated.
     stale: clients that trained since. failed_rounds: rounds below min-success in a row. seconds: of
     all rounds but round 0; busy: trained or evaluated at visits.
     claims: with max-weight, by client: its first n_k. sizes: of the last rounds' median updates.
@@ -82,6 +96,7 @@ class ServerState:
     models: dict[int, str] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     counts: dict[int, Counts] = field(default_factory=dict)
+    means: dict[str, float] | None = None
     other_accuracies: dict[int, dict[str, float]] = field(default_factory=dict)
     stale: set[int] = field(default_factory=set)
     claims: dict[int, int] = field(default_factory=dict)
@@ -98,16 +113,24 @@ class ServerState:
     def keep_evaluations(self) -> None:
         """Keeps the evaluations as they are, before one that is made only for being the last."""
         others = {client: dict(shares) for client, shares in self.other_accuracies.items()}
-        self.before_last = Evaluations(dict(self.counts), others, set(self.stale))
+        self.before_last = Evaluations(dict(self.counts), others, set(self.stale), self.means)
 
-    def train(self, client: int, version: int, sha256: str) -> None:
+    def train(self, client: int, version: int, sha256: str | None) -> None:
         """The client's model is this one now, and not evaluated. Its further predictors cannot be,
         but at a visit: they read what it received."""
-        self.versions[client], self.models[client] = version, sha256
+        self.versions[client] = version
+        if sha256 is not None:
+            self.models[client] = sha256
         for evaluations in (self, self.before_last):
             if evaluations is not None:
                 evaluations.stale.add(client)
                 evaluations.other_accuracies.pop(client, None)
+
+    def take_sum(self, told: Summed) -> None:
+        """Takes in what a round's clients tell together."""
+        self.means = told.means or self.means
+        chained = self.models.get(SERVER, "") + told.models
+        self.models[SERVER] = hashlib.sha256(chained.encode()).hexdigest()
 
     def forget_evaluations(self, clients: Iterable[int]) -> None:
         """Clients that have left count in no mean any more."""
@@ -122,14 +145,17 @@ class ServerState:
         """Makes the state what it would be had its round not been the last."""
         assert self.before_last is not None
         kept, self.before_last = self.before_last, None
-        self.counts, self.other_accuracies, self.stale = (
+        self.counts, self.other_accuracies, self.stale, self.means = (
             kept.counts,
             kept.other_accuracies,
             kept.stale,
+            kept.means,
         )
 
     def evaluated(self) -> dict[str, Any]:
         """The fields of a round's line that are means over the evaluated clients."""
+        if self.means is not None:
+            return {**self.means, "other_accuracies": {}}
         return {
             "accuracy": self.mean_accuracy("test"),
             "validation_accuracy": self.mean_accuracy("validation"),
@@ -176,8 +202,6 @@ class ServerState:
 
     @classmethod
     def from_json(cls, meta: dict[str, Any], tensors: dict[str, Tensor]) -> ServerState:
-        # a run that was begun without them goes on
-        meta = {"states": {}, "claims": {}, "sizes": [], "before_last": None} | meta
         by_client = {
             n: {int(k): v for k, v in meta[n].items()}
             for n in ("versions", "models", "states", "other_accuracies", "counts", "claims")
@@ -258,7 +282,7 @@ class Checkpoints:
             names = ", ".join(sorted(path.name for path in unreadable))
             raise UserError(
                 f"no checkpoint in {str(self.folder)!r} can be read ({names}); restore one, or"
-                " start again with --overwrite"
+                " start again with overwrite=true"
             )
         return None
 

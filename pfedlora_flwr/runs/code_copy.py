@@ -171,7 +171,8 @@ def check_unchanged(run: RunDirectory, config: RunConfig) -> None:
         raise UserError(
             f"{found} {'have' if plural else 'has'} changed since round {last} of {run.path}"
             f" (its copy is in {run.source}); undo that, go on with the code as it is by"
-            " --accept-changed-code, or start again with --overwrite (a comparison's with --redo)"
+            " accept-changed-code=true, or start again with overwrite=true (a"
+            " comparison's with redo=…)"
         )
 
 
@@ -306,13 +307,8 @@ def _importable(module: str) -> bool:
 
 
 def _told(run: RunDirectory) -> list[dict[str, Any]]:
-    """The code of the run's starts, as it was kept. Of a run by an older version, which kept no
-    hashes, that of its copy."""
-    told = read_json(run.source / _HASHES)
-    if told:
-        return told
-    held = {path: _sha256(text) for path, text in _held(run).items()}
-    return [{"after-round": 0, "sha256": _whole(held), "files": held}] if held else []
+    """The code of the run's starts, as it was kept."""
+    return read_json(run.source / _HASHES) or []
 
 
 def _sha256(text: bytes) -> str:

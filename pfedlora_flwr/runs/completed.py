@@ -6,16 +6,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.runs import right_rows
 from pfedlora_flwr.runs.code_copy import Hashes, check_importable, differing_files, hashes_of
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.provenance import read_about
 from pfedlora_flwr.runs.records import check_told
-from pfedlora_flwr.runs.result import sampled, to_target
+from pfedlora_flwr.runs.result import to_target
+from pfedlora_flwr.runs.right_rows import RightRows
 from pfedlora_flwr.runs.rows import Result, RoundRow, ToTarget
+
+_ROUNDING = 1e-9
+"""Of two ways to the same accuracy."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,18 @@ class Run:
         best = self.result["accuracy"]["best_validation_round"]
         return next(row["validation_accuracy"] for row in self.rounds if row["round"] == best)
 
+    @cached_property
+    def right_rows(self) -> dict[int, RightRows]:
+        """By client which test rows were right at the headline's round; empty where that is not
+        kept of all of them."""
+        best = self.result["accuracy"]["best_validation_round"]
+        read = (right_rows.read(self.directory.right_rows(k), best) for k in self.clients)
+        found = dict(zip(self.clients, read, strict=True))
+        kept = {k: rows for k, rows in found.items() if rows}
+        whole = kept and len(kept) == len(found)
+        told = fmean(rows.right.mean() for rows in kept.values()) if whole else -1.0
+        return kept if abs(told - self.accuracy) < _ROUNDING else {}
+
     @property
     def clients(self) -> dict[int, float]:
         """Test accuracy at the end, by client."""
@@ -144,8 +162,6 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
         return Missing(SHORTER, f"unfinished after round {done} of {rounds}", path)
     if rounds is not None and done > rounds:
         return Missing(EXTENDED, f"{EXTENDED} to {done} rounds, of {rounds} here", path)
-    if "sampled_last" not in result["accuracy"]:  # an older version's: its lines tell
-        result["accuracy"].update(sampled(directory.visits()))
     return Run(directory, result)
 
 

@@ -86,8 +86,8 @@ def own_in_words(result: Result) -> str:
     """A result's own data: `own data of 3 sites: vectors of 4, 3 classes, 600 samples`; empty where
     it has none."""
     own = result.get("own_data")
-    if own is None:  # an older version's has a dataset that its sites did not have
-        return "own data of its sites" if result.get("partition") == OWN else ""
+    if own is None:
+        return ""
     samples = [] if own["samples"] is None else [f"{own['samples']:,} samples"]
     inputs = kinds.named(own["kind"]).of(tuple(own["shape"]))
     parts = [inputs, f"{own['classes']} classes"]

@@ -30,7 +30,6 @@ from pfedlora_flwr.runs.layout import (
     FOREIGN,
     FORMAT,
     OBSERVED,
-    READABLE,
     RESULT,
     Row,
     RunFiles,
@@ -107,6 +106,7 @@ class RunDirectory(RunFiles):
             self.logs,
             self.source,
             self.events,
+            self.rows,
             self.uploads.folder,
         )
         ours = {*FILES, *(p.name for p in folders)}
@@ -121,8 +121,8 @@ class RunDirectory(RunFiles):
         )
         if not overwrite and not never_began:
             raise UserError(
-                f"output {str(self.path)!r} exists; continue it with --resume, replace it with"
-                " --overwrite, or choose another"
+                f"output {str(self.path)!r} exists; continue it with resume=true, replace it with"
+                " overwrite=true, or choose another"
             )
 
     def clear_void(self) -> None:
@@ -144,17 +144,9 @@ class RunDirectory(RunFiles):
             raise in_use(self.path)
 
     def check_resumable(self) -> None:
-        """Raises UserError when no run was begun here, or an older version began it."""
-        where = f"output {str(self.path)!r} holds"
+        """Raises UserError when no run was begun here."""
         if not self.holds_run:
-            raise UserError(f"{where} no run to resume: it has no {CONFIG}")
-        about = self.saved()[1]
-        if about.get("format", 1) in READABLE and about["format"] != FORMAT:
-            version = about.get("versions", {}).get("pfedlora-flwr", "an older version")
-            raise UserError(
-                f"{where} a run of version {version}: this version can read it, but not continue"
-                f" it; give a new output, or --overwrite"
-            )
+            raise UserError(f"output {str(self.path)!r} holds no run to resume: it has no {CONFIG}")
 
     def check_whole(self) -> None:
         """Raises UserError when files are gone that the run needs to go on, or that what it has
@@ -166,7 +158,7 @@ class RunDirectory(RunFiles):
         if self.checkpoints.rounds() and not self.token_file.exists():
             raise UserError(
                 f"{self.token_file} is missing, by which nodes recognise the run; restore it, or"
-                " start again with --overwrite"
+                " start again with overwrite=true"
             )
 
     def check_partition(self, fingerprint: str) -> None:
@@ -335,8 +327,6 @@ class RunDirectory(RunFiles):
             and not self.checkpoints.paths()  # an earlier run's, which none has replaced yet
             and not self.unmasking_file.exists()
             and spent_nothing(self.dp_file)
-            # a run of an earlier version, whose clients drew noise
-            and not ((e := self._of_a_run) and e.dp_of_records and next(iter(self.visits()), None))
         )
 
     @property
@@ -359,7 +349,7 @@ class RunDirectory(RunFiles):
             raise in_use(self.path) from None
 
     def _clear(self) -> None:
-        folders = self.clients, self.states, self.report, self.events, self.source
+        folders = self.clients, self.states, self.rows, self.report, self.events, self.source
         for folder in (*folders, self.uploads.folder):
             remove_folder(folder)
         for name in OBSERVED:  # of a link, which several runs may share, the link alone

@@ -46,7 +46,7 @@ def check_extension(run: RunFiles, wanted: Experiment) -> None:
     if wanted.rounds < saved.rounds:
         raise UserError(
             f"rounds is {wanted.rounds}; the run in {str(path)!r} ends at {saved.rounds}: it can be"
-            f" extended, not shortened; -o rounds={saved.rounds} is its length"
+            f" extended, not shortened; rounds={saved.rounds} is its length"
         )
     if wanted.rounds == saved.rounds:
         return
@@ -57,12 +57,6 @@ def check_extension(run: RunFiles, wanted: Experiment) -> None:
         raise UserError(
             f"rounds is {wanted.rounds}; with {whose} each round depends on how many there are: "
             f"a run of {saved.rounds} cannot be extended; start a new one"
-        )
-    state = run.checkpoints.load()
-    if state and saved.evaluates_as_last(state.round) and state.before_last is None:
-        raise UserError(
-            f"the run in {str(path)!r} cannot be extended: an older version evaluated its last"
-            f" round; start a new one"
         )
 
 
@@ -93,5 +87,5 @@ def unused_rounds(wanted: int, rounds: int, name: str) -> str:
     if wanted == rounds:
         return ""
     return f"{name} says rounds={wanted}; this run ends at {rounds}" + (
-        f"; -o rounds={wanted} extends it" if wanted > rounds else ""
+        f"; rounds={wanted} extends it" if wanted > rounds else ""
     )

@@ -22,8 +22,7 @@ def check_join(run: RunFiles, saved: Experiment, clients: int) -> None:
     told = f"clients is {clients}, and the run in {str(run.path)!r} has {saved.clients}"
     if clients < saved.clients:
         raise UserError(
-            f"{told}: a resumed run keeps its clients' numbers; -o clients-left=K lets client K"
-            " leave"
+            f"{told}: a resumed run keeps its clients' numbers; clients-left=K lets client K leave"
         )
     if run.partition != OWN:
         raise UserError(

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pfedlora_flwr.config import parse, run_config, still_known
+from pfedlora_flwr.config import parse, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -34,7 +34,6 @@ from pfedlora_flwr.runs.uploads import Uploads
 
 Row = dict[str, Any]
 FORMAT = 3
-READABLE = (2, FORMAT)
 """Of the files that users parse: config.yaml, rounds.jsonl, clients.jsonl, result.json. Fields are
 added to it and none renamed."""
 FILES = (
@@ -65,6 +64,7 @@ class RunFiles:
         self.server = path / "server"
         self.states = self.server / "states"
         self.clients, self.logs = path / "clients", path / "logs"
+        self.rows = path / "rows"
         self.report, self.events, self.source = (
             path / name for name in ("report", "events", "source")
         )
@@ -111,17 +111,16 @@ class RunFiles:
         return any(is_locked(lock) for lock in (self.launch_lock, self.lock_file))
 
     def saved_keys(self) -> Row:
-        """The configuration as flat keys, without those that are no longer there.
+        """The configuration as flat keys.
 
         Raises UserError when it cannot be read, or is of a format that is no longer read."""
         content, about = self.saved()
-        found, readable = about.get("format", 1), " and ".join(map(str, READABLE))
-        if found not in READABLE:
+        if (found := about.get("format", 1)) != FORMAT:
             raise UserError(
-                f"{self.config} has format {found}, and this version reads {readable}: another"
+                f"{self.config} has format {found}, and this version reads {FORMAT}: another"
                 f" version made this run; run it again"
             )
-        return still_known(content)
+        return content
 
     def saved(self) -> tuple[Row, Row]:
         """The configuration's keys as they stand, and what it says of the run's making. Raises
@@ -134,13 +133,13 @@ class RunFiles:
         except (yaml.YAMLError, AttributeError, TypeError, ValueError, KeyError):
             raise UserError(
                 f"{self.config} cannot be read as a run's configuration; put it back from a copy,"
-                " or run again with --overwrite"
+                " or run again with overwrite=true"
             ) from None
 
     def result(self) -> Result | None:
         """What the run came to, or None: it goes on, was killed, or never began. Raises UserError
         for a file that is no result."""
-        return read_result(self.result_file, READABLE)
+        return read_result(self.result_file, FORMAT)
 
     def rounds(self) -> list[RoundRow]:
         """The lines of its rounds; a last line that was cut off is left out. Raises UserError if
@@ -209,6 +208,10 @@ class RunFiles:
     def server_store(self, client: int) -> ClientStore:
         """Where the server keeps a client's own state, under `sharing=none`."""
         return ClientStore(self.states / str(client))
+
+    def right_rows(self, client: int) -> Path:
+        """Where a simulated client keeps which test rows it had right."""
+        return self.rows / f"{client}.jsonl"
 
     def client_store(self, client: int) -> ClientStore:
         """Where a simulated client keeps its model."""

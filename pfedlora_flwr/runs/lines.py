@@ -37,7 +37,7 @@ def read_rows(path: Path, needed: Set[str]) -> Iterator[Any]:
             except ValueError as error:
                 if not line.endswith(b"\n"):
                     return  # cut off as it was written
-                advice = "restore it, or make the run again with --overwrite"
+                advice = "restore it, or make the run again with overwrite=true"
                 raise UserError(f"{path} is damaged at line {number} ({error}); {advice}") from None
             yield row
 

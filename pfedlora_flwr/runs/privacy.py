@@ -12,15 +12,15 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.accountant import finite
 from pfedlora_flwr.runs.budget import Budget, told_of_records
+from pfedlora_flwr.runs.clear import in_words
 from pfedlora_flwr.runs.rows import DP, FailedVisitRow, Privacy, VisitRow
 
 SIMULATED = "a simulation protects nobody: one machine holds every client's data and models"
 _PLAIN = "the server reads every client's upload"
 _SECURE = (
-    "what the sum of a round's updates tells, such as the classes that its clients hold together",
     (
-        "in the clear: accuracies and sample counts of the evaluation parts, from which n_k follows"
-        " roughly, seconds, the hash of the model, what a node says of itself when it connects"
+        "what the sums of a round's updates and scores tell, such as the classes that its clients"
+        " hold together, and their mean accuracies"
     ),
     "operations: the clients tell none, and every total here is without theirs",
     (
@@ -38,10 +38,6 @@ _SECURE = (
 )
 
 
-_CLEAR = (
-    "dp: in the clear: accuracies and sample counts of the evaluation parts, from which n_k follows"
-    " roughly, seconds, the hash of the model, what a node says of itself when it connects"
-)
 _CHOICES = (
     "dp: choices of keys by what earlier runs on the same data gave, and of when to end or extend"
     " this one by what it gave"
@@ -74,11 +70,7 @@ _TWICE = (
 )
 _OF_RECORDS = (
     "dp: n_k, which weighs an upload; neighbours have the same number of records",
-    (
-        "dp: in the clear: accuracies and sample counts of the evaluation parts, seconds, the hash"
-        " of the model, who failed, and why, what a node says of itself when it connects;"
-        " accuracies and the hash are a model's that is trained without noise"
-    ),
+    "dp: who failed, and why; accuracies and the hash are a model's that is trained without noise",
     "dp: the clients' own models, which are trained without noise, and what they predict",
     (
         "dp: several records of one person, whose ε add up, and all that the records of a client"
@@ -114,7 +106,7 @@ def privacy_of(
     spent. own_data: whether each client has data of its own, and no part of one dataset.
     uploads_kept: whether uploads of earlier rounds lie in the run's directory."""
     e = config.experiment
-    on = e.secagg_enabled
+    on, clear = e.secagg_enabled, f"in the clear: {in_words(e)}"
     dp = _dp(e, Budget(spent, e)) if e.dp_of_users else None
     return {
         "secagg": {
@@ -125,7 +117,7 @@ def privacy_of(
         "dp": _dp_of_records(e, visits, Budget(spent, e)) if e.dp_of_records else dp,
         "not_covered": [
             *([SIMULATED] if simulated else []),
-            *(_SECURE if on else [_PLAIN]),
+            *([*_SECURE, clear] if on else [_PLAIN]),
             *(_not_noised(config, simulated, own_data, uploads_kept) if e.dp_enabled else []),
         ],
     }
@@ -176,13 +168,13 @@ def _not_noised(
     e = config.experiment
     if e.dp_noise == 0:
         return [_NO_NOISE]
-    clear = [] if simulated else [_TWICE]
+    clear, told = [] if simulated else [_TWICE], f"dp: in the clear: {in_words(e)}"
     if e.dp_of_records:
-        return [*_OF_RECORDS, *clear, *([_HELD_OUT] if e.clients_held_out else [])]
+        return [told, *_OF_RECORDS, *clear, *([_HELD_OUT] if e.clients_held_out else [])]
     server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
     if not own_data and e.normalise != "model" and e.data_text_column is None:
         clear += [_SHARED]
     clear += [_KEPT] if uploads_kept or config.execution.audit_uploads else []
     clear += [_HELD_OUT] if e.clients_held_out else []
-    clear += [_MASKED] if e.secagg_enabled else [_CLEAR]
+    clear += [_MASKED] if e.secagg_enabled else [told]
     return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]

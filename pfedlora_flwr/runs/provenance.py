@@ -17,7 +17,7 @@ import psutil
 import torch
 import yaml
 
-from pfedlora_flwr import __version__
+from pfedlora_flwr.version import __version__
 
 _PACKAGES = ("flwr", "torch", "torchvision", "timm", "peft", "numpy", "ray")
 

@@ -20,10 +20,10 @@ _OF_A_ROUND = _OF_EVERY_LINE | {"accuracy", "validation_accuracy", "evaluated", 
 _OF_A_VISIT = _OF_EVERY_LINE | {"client", "status"}
 
 
-def read_result(path: Path, formats: tuple[int, ...]) -> Result | None:
+def read_result(path: Path, format: int) -> Result | None:
     """The result, or None if there is none yet. Raises UserError for one that is damaged or of
     another format."""
-    advice = "remove it; --resume creates it again"
+    advice = "remove it; resume=true creates it again"
     try:
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
@@ -36,10 +36,9 @@ def read_result(path: Path, formats: tuple[int, ...]) -> Result | None:
         or "error" not in found
     ):
         raise UserError(f"{path} is not the result of a run; {advice}")
-    if found.get("format", formats[-1]) not in formats:
-        readable = " and ".join(map(str, formats))
+    if found.get("format", format) != format:
         raise UserError(
-            f"{path} has format {found['format']}, and this version reads {readable}: another"
+            f"{path} has format {found['format']}, and this version reads {format}: another"
             " version made this run"
         )
     lacks = (
@@ -89,7 +88,7 @@ def check_whole(
 
     A round's lines are written before its checkpoint, so that at most one round of theirs has none.
     """
-    done, advice = checkpoints.rounds()[-1:], "restore it, or start again with --overwrite"
+    done, advice = checkpoints.rounds()[-1:], "restore it, or start again with overwrite=true"
     if not done:
         if len(rounds) > 1:
             raise UserError(

@@ -149,7 +149,7 @@ def _with_measures(
     result: Result, run: RunDirectory, config: RunConfig, state: ServerState, rows: list[RoundRow]
 ) -> Result:
     e = config.experiment
-    per_client = state.accuracies("test")
+    per_client, masked = state.accuracies("test"), state.means is not None
     over_all = comparable(e, rows)
     best = best_round(e, rows)
     # of the clients' last visits, of all visits
@@ -181,9 +181,9 @@ def _with_measures(
             "best_validation_round": best["round"],
             "max_test": max(row["accuracy"] for row in over_all),
             **by_sampled,
-            "std": statistics.pstdev(per_client.values()) if per_client else 0.0,
-            "evaluated": len(per_client),
-            "worst": min(per_client.values(), default=0.0),
+            "std": None if masked else statistics.pstdev(per_client.values() or [0.0]),
+            "evaluated": state.evaluated()["evaluated"],
+            "worst": None if masked else min(per_client.values(), default=0.0),
             "other": rows[-1]["other_accuracies"],
         },
         "balanced_accuracy": {
@@ -270,8 +270,11 @@ def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:
     that has left since: the others' are means over other clients.
 
     That is all of them, unless clients had not been evaluated before their first visit
-    (`evaluate-initial` is false, or they failed), or some have joined or left."""
+    (`evaluate-initial` is false, or they failed), or some have joined or left. Under masks each
+    round has the mean of its own clients, which is the only one there is: all count."""
     last = rows[-1]
+    if e.secagg_enabled:
+        return [row for row in rows if row["evaluated"]] or rows
     since = max((left for left, _ in e.clients_left if left < last["round"]), default=-1)
     alike = [row for row in rows if row["evaluated"] == last["evaluated"]]
     return [row for row in alike if row["round"] > since]

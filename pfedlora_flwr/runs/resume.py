@@ -69,5 +69,5 @@ def check_unchanged(saved: Experiment, named: Flat, path: Path) -> None:
     if changed:
         raise UserError(
             f"output {str(path)!r} holds a different Experiment ({'; '.join(changed)}); resume it"
-            f" with its own keys: without CONF, by -o output={path}"
+            f" with its own keys: without CONF, by output={path}"
         )

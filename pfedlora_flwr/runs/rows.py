@@ -47,7 +47,8 @@ class RoundRow(CostFields):
     # clients without an admitted answer, ascending: absent, failed, refused, also at an
     # evaluation; clients.jsonl has the reasons
     refused: list[int]
-    # unweighted mean of the clients' last test accuracies; 0 before any evaluation
+    # unweighted mean of the clients' last test accuracies; 0 before any evaluation. With secagg it
+    # and the next four are of the last evaluated round's admitted clients alone
     accuracy: float
     validation_accuracy: float  # the same for the validation parts
     # the same for balanced accuracy; null unless all evaluated clients have one
@@ -79,7 +80,7 @@ class RoundRow(CostFields):
     training_seconds: float
     evaluation_seconds: float  # the same for evaluation
     workers: int  # number of processes that did the admitted visits
-    ended: NotRequired[float]  # Unix time of the round's end; older versions wrote none
+    ended: NotRequired[float]  # Unix time of the round's end
 
 
 def accuracy_of(row: RoundRow) -> float | None:
@@ -104,13 +105,14 @@ class VisitRow(CostFields):
     loss: float | None
     # by phase of the method: the mean over the phase's last epoch; null with secagg and dp
     losses: dict[str, float] | None
-    # after training, on the client's own test part; only in rounds that evaluate
+    # after training, on the client's own test part; only in rounds that evaluate, and with secagg
+    # only of a site whose node-config says scores=told
     accuracy: NotRequired[float]
     validation_accuracy: NotRequired[float]  # the same on its validation part
     # with `accuracy`: the mean recall of the classes in the client's test part
     balanced_accuracy: NotRequired[float]
     macro_f1: NotRequired[float]  # the same for their F1, 2TP / (2TP + FP + FN)
-    # by further predictor of the method: test accuracy; often empty
+    # by further predictor of the method: test accuracy; often empty, always with secagg and dp
     other_accuracies: dict[str, float]
     # adds up to `flops`; null with secagg and dp, which withhold it
     flops_by_phase: dict[str, int] | None
@@ -195,9 +197,10 @@ class Accuracy(Sampled):
     # highest of the rounds that are means over the clients of the last one; a choice by the test
     # data, for comparison with papers that report it
     max_test: float
-    std: float  # population standard deviation over the clients' last accuracies
+    # population standard deviation over the clients' last accuracies; null with secagg
+    std: float | None
     evaluated: int  # number of clients in `final`, `std` and `worst`
-    worst: float  # the lowest of the clients' last accuracies
+    worst: float | None  # the lowest of the clients' last accuracies; null with secagg
     # `other_accuracies` of the last round, over clients that may be fewer than `evaluated`
     other: dict[str, float]
 
@@ -414,7 +417,7 @@ class Result(TypedDict):
     accuracy: NotRequired[Accuracy]
     balanced_accuracy: NotRequired[Score]
     macro_f1: NotRequired[Score]
-    # by client, ascending; only evaluated clients
+    # by client, ascending; only evaluated clients, with secagg those that told their scores
     per_client: NotRequired[dict[str, PerClient]]
     held_out: NotRequired[HeldOut]  # if clients are held out
     communication: NotRequired[Communication]
@@ -425,7 +428,8 @@ class Result(TypedDict):
     machine: NotRequired[Machine]
     # of the server's tensors (with sharing=none, of all clients' states): equal hashes, equal bits
     shared_sha256: NotRequired[str]
-    # of the SHA-256 of all visited clients' models, in client order
+    # of the SHA-256 of all visited clients' models, in client order; with secagg of the sum of each
+    # round's
     models_sha256: NotRequired[str]
     # fingerprint of the assignment of samples to clients and of their values; `own`
     # if nodes have their own data

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pfedlora_flwr.config import from_flat, still_known
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import (
     OWN,
     models_own,
@@ -136,7 +136,7 @@ def _read(tensors: Tensors, told: Any) -> SharedState:
         number, _, own = name.partition("/")
         sets.setdefault(int(number), {})[own] = tensor
     return SharedState(
-        experiment=from_flat(still_known(told["experiment"])),
+        experiment=from_flat(told["experiment"]),
         task=Task(told["classes"], tuple(told["shape"]), kinds.named(told["kind"])),
         round=told["round"],
         downloads={name: sets[number] for name, number in told["set_of_model"].items()},

@@ -37,7 +37,7 @@ def check_models(run: RunFiles, e: Experiment) -> None:
     raise UserError(
         f"output {str(run.path)!r} does not hold the models of {counted(len(faults), 'client')}"
         f" after round {state.round}, from which more rounds would go on ({some(faults, 1)}):"
-        f" {', or '.join(ways)}; real nodes keep their own (--superlink), and `compare` removes"
+        f" {', or '.join(ways)}; real nodes keep their own (superlink=…), and `compare` removes"
         " them"
     )
 

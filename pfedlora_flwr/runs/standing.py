@@ -28,8 +28,7 @@ class Client:
 class Standing:
     """The rounds and the clients of a run that goes on; each line is read once.
 
-    clients: only those that have a line. ended: by round, the Unix time of its end; rounds of older
-    versions have none."""
+    clients: only those that have a line. ended: by round, the Unix time of its end."""
 
     def __init__(self, rounds: Path, clients: Path) -> None:
         self._rounds = Tail(rounds, self._begin_rounds, self._take_round)
@@ -45,7 +44,7 @@ class Standing:
 
     def seen(self, client: int) -> float | None:
         """The Unix time at which the last round ended that admitted an update of the client; None:
-        none has, or an older version wrote it."""
+        none has."""
         admitted = self.clients[client].round if client in self.clients else 0
         return self.ended.get(admitted) if admitted else None
 

@@ -21,7 +21,7 @@ from pfedlora_flwr.runs.rows import Phase, Status
 from pfedlora_flwr.runs.standing import Client, Standing
 
 State = Literal["running", "killed", "unknown"] | Status
-LOST = "its server is gone and left no result; --resume continues it"
+LOST = "its server is gone and left no result; resume=true continues it"
 """What is said of a run that was killed."""
 
 
@@ -29,7 +29,7 @@ class ClientStatus(TypedDict):
     """A client in `pfedlora status --json`. A visit fails if it has no admitted answer."""
 
     round: int  # the last round that admitted an update of it; 0 if none did
-    # Unix time of that round's end; null if there is none, or an older version wrote the round
+    # Unix time of that round's end; null if there is none
     seen: float | None
     failures: int  # failed visits
     in_a_row: int  # those of them since its last admitted update

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.config import from_flat, still_known
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import Site, site_settings
 from pfedlora_flwr.data.source import Inputs
 from pfedlora_flwr.errors import UserError, some
@@ -44,12 +44,11 @@ class Trained:
     """A client's model after its visit in round `version`, in evaluation mode on the CPU.
 
     about: what the client left beside it: experiment, classes, shape, class_names, feature_names,
-    mean, std, data_notes, versions, kind; partition and site, which say where its data is (older
-    versions of the package left out partition, shape, feature_names, kind and data_notes). counts:
+    mean, std, data_notes, versions, kind; partition and site, which say where its data is. counts:
     of its evaluation; None where this version was not evaluated. own_data: what the site's own data
-    was known by; empty for a part of a shared dataset, and where an older version stored it. Of a
-    client that was not in the run, version is the number of its visits, and about has adapted_to:
-    the run's experiment, and the round of the shared state (older versions left it out)."""
+    was known by; empty for a part of a shared dataset. Of a client that was not in the run, version
+    is the number of its visits, and about has adapted_to: the run's experiment, and the round of
+    the shared state."""
 
     client: int
     version: int
@@ -65,7 +64,7 @@ class Trained:
     def run(self) -> Experiment:
         """What was trained in the run; `experiment` is the client's."""
         told = self.about.get("adapted_to")
-        return from_flat(still_known(told["experiment"])) if told else self.experiment
+        return from_flat(told["experiment"]) if told else self.experiment
 
     @property
     def round(self) -> int:
@@ -221,11 +220,11 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
         raise UserError(
             f"the model of client {client} is not in {run.path}; on a deployed node it is in"
             f" <state-path>/{_token(run)}: run this there (compare removes those of tuning"
-            " candidates that were not chosen, and with --drop-models all)"
+            " candidates that were not chosen, and with drop-models=true all)"
         )
     tensors = store.read(version)
-    counts = state.counts.get(client) if client not in state.stale else None
-    return _build(store, client, version, tensors, counts, run.partition)
+    counts = state.counts.get(client) if client not in state.stale else store.counts(version)
+    return _build(store, client, version, tensors, counts)
 
 
 def _token(run: RunDirectory) -> str:
@@ -241,20 +240,14 @@ def _build(
     version: int,
     tensors: dict[str, Tensor],
     counts: Counts | None,
-    partition: str | None = None,
 ) -> Trained:
-    about = {"site": {}} | ({"partition": partition} if partition else {}) | store.about()
-    flat = still_known(about["experiment"])
-    experiment = from_flat(flat)
-    # an older version left it among the keys
-    about["site"] = {"data-path": flat.get("data-path", "")} | about["site"]
+    about = store.about()
+    about["site"] = {"data-path": ""} | about["site"]
+    experiment = from_flat(about["experiment"])
     # of the client's own data, which may have fewer classes than the federation
-    names = about["class_names"]
-    classes = about.get("classes", len(names))
-    about["class_names"] = _filled(names, classes)
-    shape = tuple(about.get("shape", Task.shape))
-    kind = kinds.named(about["kind"]) if "kind" in about else kinds.of_shape(shape)
-    method = registry.make(experiment, Task(classes, shape, kind))
+    about["class_names"] = _filled(about["class_names"], about["classes"])
+    task = Task(about["classes"], tuple(about["shape"]), kinds.named(about["kind"]))
+    method = registry.make(experiment, task)
     with random_weights():
         module = method.private_init(client, 0)
     try:

@@ -32,7 +32,7 @@ class Anew:
         """Raises UserError where nothing can be forgotten, or not in this way."""
         run.check_resumable()
         run.check_whole()
-        e, told = run.experiment(), f"--without is {client}"
+        e, told = run.experiment(), f"without is {client}"
         if not 0 <= client < e.trained_clients:
             raise UserError(
                 f"{told}; allowed: a client of {run.path}, 0 to {e.trained_clients - 1}"
@@ -48,14 +48,14 @@ class Anew:
         if e.sharing == "none":
             raise UserError(
                 f"{told}, and with sharing=none no other client's model knows of it;"
-                f" --resume -o clients-left={client} lets it leave"
+                f" resume=true and clients-left={client} lets it leave"
             )
         rows = run.rounds()
         first = next((row["round"] for row in rows if _took_part(client, row, e)), None)
         if first is None:
             raise UserError(
                 f"{told}, which took part in no round of {run.path}: nothing of it is there;"
-                f" --resume -o clients-left={client} lets it leave"
+                f" resume=true and clients-left={client} lets it leave"
             )
         checkpoints = run.checkpoints
         kept = [state for r, state in checkpoints.pinned().items() if r < first]

@@ -43,11 +43,6 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    @property
-    def images(self) -> Tensor:
-        """The name of `inputs` up to version 0.2: a user's own code that has it is told so."""
-        raise AttributeError("Samples.images is now Samples.inputs")
-
     def batch(self, index: Tensor | slice) -> Tensor:
         """The float inputs of some samples. Pixels stay uint8 until here: a quarter of the memory,
         and a batch of floats fits the cache."""
@@ -80,7 +75,8 @@ class Visit:
 
     batches_of_one: whether a last batch of one sample is a batch of its own. If not, as batch
     normalisation needs it, that sample joins the batch before.
-    noise: with `dp.level=record`, of what trains the part that is sent; None: it is not trained."""
+    noise: with `dp.level=record`, of what trains the part that is sent; None: it is not trained.
+    validation: the client's validation part, where it is not a client that is adapted."""
 
     experiment: Experiment
     client: int
@@ -90,6 +86,7 @@ class Visit:
     losses: dict[str, float] = field(default_factory=dict)
     batches_of_one: bool = True
     noise: Noise | None = None
+    validation: Samples | None = None
 
     def sgd(
         self,

@@ -27,12 +27,13 @@ def confusion(predict: Callable[[Tensor], Tensor], samples: Samples, classes: in
     if not len(samples):
         return torch.zeros(classes, classes, dtype=torch.int64)
     scored = infer(predict, samples)
-    size = max(classes, scored.shape[1])
-    return (
-        torch.bincount(samples.labels * size + scored.argmax(1), minlength=size * size)
-        .reshape(size, size)
-        .cpu()
-    )
+    return confusion_of(scored.argmax(1), samples.labels, max(classes, scored.shape[1]))
+
+
+def confusion_of(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """The same of predictions that were made, int64 [n]."""
+    counts = torch.bincount(labels * classes + predicted, minlength=classes * classes)
+    return counts.reshape(classes, classes).cpu()
 
 
 def scores(confusion: Tensor) -> Scores:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import random
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +21,11 @@ import pytest
 import torch
 
 import pfedlora_flwr
-from pfedlora_flwr import config
+from pfedlora_flwr import cli, config
 from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.running import keys_of
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.ops import adapt, align, compare, evaluate, export, report
 from tests.conftest import Call, Done
 from tests.test_run import facts
 
@@ -111,7 +114,7 @@ def test_runs_one_after_the_other_give_the_bits_of_the_command(
     longer = pfedlora_flwr.run(KEYS, rounds=4, output="longer", progress=False)
     assert done(again.resume(4, progress=False)) == done(longer)
     with pytest.raises(
-        UserError, match="exists; continue it with resume=True, replace it with over"
+        UserError, match="exists; continue it with resume=true, replace it with over"
     ):
         pfedlora_flwr.run(KEYS, output="again", progress=False)
 
@@ -246,7 +249,7 @@ def test_every_output_may_begin_with_the_home_folder(
 
     for function in ("api.results.exporting.export", "api.results.write_report"):
         monkeypatch.setattr(f"pfedlora_flwr.{function}", write)
-    monkeypatch.setattr("pfedlora_flwr.commands.export.shared_state.of_run", write)
+    monkeypatch.setattr("pfedlora_flwr.ops.export.shared_state.of_run", write)
     monkeypatch.setattr(pfedlora_flwr.Run, "_trained", lambda *_: None)
     assert run.export(0, "~/a/model") == tmp_path / "a" / "model"
     assert run.export_shared("~/a/shared") == tmp_path / "a" / "shared"
@@ -312,3 +315,30 @@ def test_errors_name_arguments_and_not_flags() -> None:
         pfedlora_flwr.run(3)
     with pytest.raises(UserError, match=r"^engine is 'x'; allowed: auto, flower, local"):
         pfedlora_flwr.compare(methods=["standalone"], engine="x", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "call"),
+    [
+        ("compare", compare.compare, pfedlora_flwr.compare),
+        ("adapt", adapt.adapt, pfedlora_flwr.adapt),
+        ("export", export.export, pfedlora_flwr.Run.export),
+        ("evaluate", evaluate.evaluate, pfedlora_flwr.Run.evaluate),
+        ("report", report.report, pfedlora_flwr.Run.report),
+        ("align", align.align, None),
+    ],
+)
+def test_an_operation_has_the_same_keywords_everywhere(
+    name: str, operation: Callable[..., object], call: Callable[..., object] | None
+) -> None:
+    """What the command and the API ask for, the operation takes by that name."""
+    its = {*inspect.signature(operation).parameters}
+    read_before = {"conf", "config", "place", "client", "whole", "trained", "models", "ray"}
+    of_output = {"as_json", "all_clients", "shared", "progress"}
+    command = {*inspect.signature(getattr(cli, name)).parameters}
+    assert command - read_before - of_output - {"option"} <= its
+    said = {"say", "warn", "watch", "here", "confusions"}
+    assert its - read_before - said - {"options"} <= command
+    if call is not None:
+        theirs = {*inspect.signature(call).parameters}
+        assert theirs - {"self", "keys"} - read_before - of_output <= its & command

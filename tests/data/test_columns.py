@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from pfedlora_flwr.api.inputs import inputs_of
-from pfedlora_flwr.commands.evaluate import _load
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import shared_partition
@@ -23,6 +22,7 @@ from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.source import Arrays, Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.ops.evaluate import _load
 from pfedlora_flwr.runs.trained import Trained, _filled
 from pfedlora_flwr.training.kinds import IMAGES, SERIES, VECTORS, Kind
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pfedlora_flwr.commands import read_inputs
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.images import read_image
@@ -19,6 +18,7 @@ from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.ops import read_inputs
 from pfedlora_flwr.training.kinds import IMAGES
 from tests.conftest import Call
 

@@ -10,8 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.commands import evaluate as evaluating
-from pfedlora_flwr.commands.card import card
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site
@@ -23,6 +21,8 @@ from pfedlora_flwr.models.kept import base_of, kept
 from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.ops import evaluate as evaluating
+from pfedlora_flwr.ops.card import card
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.loop import known_output

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.federation.messages import IN_THE_CLEAR, taken_in
+from pfedlora_flwr.federation.messages import taken_in
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.federation import malice
@@ -70,7 +70,9 @@ def test_an_epsilon_is_taken_where_it_is_of_a_clients_own_records() -> None:
     }
     assert {name for name, found in taken.items() if "epsilon" in found} == {"records"}
     assert {name for name, found in taken.items() if "losses" in found} == {"plain"}
-    assert taken["users"] | {"epsilon"} == taken["records"] == IN_THE_CLEAR
+    assert taken["users"] | {"epsilon"} == taken["records"]
+    assert {name for name, found in taken.items() if "other_accuracies" in found} == {"plain"}
+    assert {name for name, found in taken.items() if "model_sha256" not in found} == {"masked"}
 
 
 @pytest.mark.slow

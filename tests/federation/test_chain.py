@@ -16,11 +16,12 @@ from pfedlora_flwr import config
 from pfedlora_flwr.federation import chain
 from pfedlora_flwr.federation.chain import LINKS, Chain
 from pfedlora_flwr.federation.link import Link
-from pfedlora_flwr.federation.messages import IN_THE_CLEAR, Report
+from pfedlora_flwr.federation.messages import Report
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.launch import secagg_plan
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.runs.checkpoint import Counts
+from pfedlora_flwr.runs.clear import in_the_clear
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.training.loop import Visit
 from tests.conftest import ROOT, run_locally
@@ -142,9 +143,11 @@ def test_a_link_sees_the_uploads_that_those_before_it_have_left(
 def test_the_privacy_page_lists_what_travels_in_the_clear_under_masks() -> None:
     page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
     listed = page.partition("**In the clear, of each client's visit,**")[2].partition("\n- **")[0]
-    counts = {field.name for field in fields(Counts)}
-    assert {*re.findall(r"`(\w+)`", listed)} >= IN_THE_CLEAR
-    hidden = {field.name for field in fields(Report)} - IN_THE_CLEAR - {"counts"}
-    assert hidden == {"loss", "losses", "flops_by_phase"}
-    assert not hidden & {*re.findall(r"`(\w+)`", listed)}
-    assert counts <= IN_THE_CLEAR
+    masked = config.from_flat({"secagg.enabled": True})
+    always, told = (in_the_clear(masked, scores_told=told) for told in (False, True))
+    assert told - always == {field.name for field in fields(Counts)}
+    for line, fields_told in zip(("always", "`scores=told`"), (always, told - always), strict=True):
+        [row] = [row for row in listed.splitlines() if row.lstrip().startswith(f"| {line} |")]
+        assert {*re.findall(r"`(\w+)`", row.partition("|")[2].partition("|")[2])} == fields_told
+    hidden = {field.name for field in fields(Report)} - told - {"counts"}
+    assert {*re.findall(r"`(\w+)`", listed.partition("never:")[2])} == hidden

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import logging
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from queue import Queue
@@ -39,6 +39,7 @@ import pfedlora_flwr
 from pfedlora_flwr.federation import flower_compat as flower
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.flower_compat import Code, FitIns, FitRes, Key, MaskedSum, Stage
+from pfedlora_flwr.federation.secure import masks
 from pfedlora_flwr.launch.local import LocalGrid
 
 PACKAGE = Path(pfedlora_flwr.__file__).parent
@@ -64,12 +65,14 @@ def test_nothing_else_of_the_package_knows_flowers_inside() -> None:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> int:
-    """The server's node id, in a process that is its task of run 7."""
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The server's node id, in a process that is its task of run 7; masks, if others have put ours
+    in Flower's place, are drawn for some download."""
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(flower.TaskIdentity, name, None)
     flower.be_task(7, 1)
-    return flower.SUPERLINK_NODE_ID
+    with masks.bound_to(b"what was sent"):
+        yield flower.SUPERLINK_NODE_ID
 
 
 def message(node: int, content: RecordDict | None = None) -> Message:

@@ -2,11 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextvars import Context
+from typing import Any
+
 import numpy as np
+import pytest
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.federation.flower_compat import FitIns, ndarrays_to_parameters
 from pfedlora_flwr.federation.secure import masks
 from pfedlora_flwr.federation.secure.guard import MODULUS
+
+
+@pytest.fixture(autouse=True)
+def bound() -> Iterator[None]:
+    with masks.bound_to(b"what was sent"):
+        yield
+
+
+SENT: dict[str, Any] = {
+    "keys": {"method": "fedavg", "models": "cnn5"},
+    "config": {"round": 3, "client": 1, "version": 2, "token": "abc", "evaluate": True}
+    | {"run": "/runs/a", "names": '["w"]'},
+    "arrays": [np.ones(4, np.float32)],
+    "members": [4, 2, 3],
+}
+
+
+def received(**changed: Any) -> bytes:
+    sent = SENT | changed
+    ins = FitIns(ndarrays_to_parameters(sent["arrays"]), sent["config"])
+    return masks.received(from_flat(sent["keys"]), ins, sent["members"])
+
+
+def saying(**changed: Any) -> dict[str, Any]:
+    return {"config": SENT["config"] | changed}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"keys": SENT["keys"] | {"lr": 0.5}},
+        {"arrays": [np.array([1, 1, 1, 1.0000001], np.float32)]},
+        {"arrays": [np.ones((2, 2), np.float32)]},
+        {"arrays": [np.ones(4, np.float64)]},
+        {"arrays": [np.ones(2, np.float32), np.ones(2, np.float32)]},
+        {"members": [2, 3]},
+        *(
+            saying(**{name: value})
+            for name, value in {
+                **{"round": 4, "token": "abd", "evaluate": False, "run": "/runs/b"},
+                **{"names": '["v"]', "adapt": True, "a field of tomorrow": 1},
+            }.items()
+        ),
+    ],
+    ids=str,
+)
+def test_whatever_a_site_is_sent_gives_it_other_masks(changed: dict[str, Any]) -> None:
+    drawn = []
+    for sent in (received(), received(**changed)):
+        with masks.bound_to(sent):
+            drawn.append(masks.masks(b"seed" * 8, MODULUS, [(64,)])[0])
+    assert not np.equal(*drawn).any()
+
+
+@pytest.mark.parametrize("name", ["client", "version", "keep", "origin"])
+def test_only_what_differs_by_client_in_an_honest_round_is_not_bound(name: str) -> None:
+    assert received() == received(**saying(**{name: 7})) == received(members=[2, 3, 4])
+
+
+def test_without_a_download_no_mask_is_drawn() -> None:
+    with pytest.raises(LookupError):
+        Context().run(masks.masks, b"seed" * 8, MODULUS, [(4,)])
 
 
 def test_masks_depend_on_all_of_their_seed_and_flowers_on_32_bits_of_it() -> None:

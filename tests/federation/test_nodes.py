@@ -44,7 +44,7 @@ def test_a_worker_that_is_gone_ends_the_round_and_a_client_that_raises_does_not(
     ]
     simulation = SimpleNamespace(_simulated=True, _nodes=frozenset())
     with pytest.raises(
-        RunFailed, match=r"a process that trains clients is gone .*; --resume goes on"
+        RunFailed, match=r"a process that trains clients is gone .*; resume=true goes on"
     ):
         Clients.notice(simulation, failed(lost))
     Clients.notice(simulation, failed(raised))

@@ -14,7 +14,7 @@ from pfedlora_flwr.federation.reach import reaches, unreached
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models.kept import kept
 from tests.models.bases import base
-from tests.plain import LORA, Plain, make
+from tests.plain import LORA, SUMS, Plain, make
 
 THROUGH_THE_ENCODER = {"pfedlora", "fedproto", "fedtgp", "fedorgp"}
 """Methods whose shared part acts on an encoder, or on what stands before the head, alone."""
@@ -54,6 +54,10 @@ def test_two_downloads_leave_two_models_or_it_is_said(name: str, trained: str, m
         keys |= {"fedmrl.representation-dim": 16}
     if name in LORA and trained != "lora":
         with pytest.raises(UserError, match="exchanges LoRA, and train is"):
+            from_flat(keys)
+        return
+    if name in SUMS and trained in ("all", "lora", "neck"):
+        with pytest.raises(UserError, match=f"allowed with {name}: (head|auto), because"):
             from_flat(keys)
         return
     method = make(from_flat(keys))

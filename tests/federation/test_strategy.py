@@ -6,16 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from flwr.app import ArrayRecord, Context, Message, RecordDict
-from flwr.serverapp.strategy import Strategy
+from flwr.app import Context, Message, RecordDict
 
 from pfedlora_flwr.client_app import app
-from pfedlora_flwr.federation import clients
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy, RunFailed
 from pfedlora_flwr.federation.wire import TRAIN
-from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -67,49 +64,6 @@ def begun(tmp_path: Path, **keys: object) -> tuple[Plain, RunDirectory, Personal
     own = make(plain.experiment)
     strategy = PersonalisedStrategy(plain.experiment, plain.config.execution, own, run, state)
     return plain, run, strategy
-
-
-@pytest.mark.parametrize("flowers", [False, True])
-def test_flowers_start_and_our_loop_come_to_the_same(tmp_path: Path, flowers: bool) -> None:
-    plain, run, strategy = begun(tmp_path, rounds=2, participation=0.7)
-    assert isinstance(strategy, Strategy)
-    grid = Grid(plain)
-    if flowers:
-        strategy.start(grid, ArrayRecord(), num_rounds=2)
-    else:
-        strategy.complete(grid)
-    run.close()
-    plain.train(2)
-    assert tensors_sha256(strategy.state.tensors) == tensors_sha256(plain.state)
-    saved = run.checkpoints.load()
-    assert saved is not None
-    assert (saved.round, tensors_sha256(saved.tensors)) == (2, tensors_sha256(plain.state))
-    assert [len(row["admitted"]) for row in run.rounds()] == [2, 2]
-    assert saved.mean_accuracy("test") == run.rounds()[-1]["accuracy"]
-
-
-def test_our_loop_goes_on_after_flowers_start_without_a_second_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bounded = list[float]()
-    monkeypatch.setattr(clients, "bound_retries", lambda _, seconds: bounded.append(seconds))
-    plain, run, strategy = begun(tmp_path, **{"rounds": 3, "evaluate-every": 4, "node-timeout": 9})
-    grid = Grid(plain)
-    strategy.start(grid, ArrayRecord(), num_rounds=2)
-    strategy.complete(grid)
-    run.close()
-    assert [row["round"] for row in run.rounds()] == [1, 2, 3]  # models of round 2 are not initial
-    assert bounded == [9, 9]  # so a SuperLink that is gone is not waited for without end
-
-
-def test_flowers_start_counts_who_does_not_answer_and_continues_no_run(tmp_path: Path) -> None:
-    plain, run, strategy = begun(tmp_path, **{"rounds": 1, "min-success": 0.6})
-    strategy.start(Grid(plain, silent=1), ArrayRecord(), num_rounds=1)
-    assert [(row["admitted"], row["refused"]) for row in run.rounds()] == [([0, 2], [1])]
-    assert {row["client"]: row["status"] for row in run.visits()} == {0: "ok", 1: "failed", 2: "ok"}
-    with pytest.raises(RunFailed, match="asks for round 1, the run is after round 1"):
-        strategy.start(Grid(plain), ArrayRecord(), num_rounds=1)
-    run.close()
 
 
 def test_a_round_that_fails_twice_counts_once(tmp_path: Path) -> None:

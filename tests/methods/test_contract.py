@@ -1,5 +1,4 @@
-"""The contract of a method: what an older version's method is told, and what every method says of
-itself."""
+"""The contract of a method: what every method says of itself."""
 
 from __future__ import annotations
 
@@ -9,10 +8,9 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch import Tensor
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.errors import UserCodeError, UserError
+from pfedlora_flwr.errors import UserCodeError
 from pfedlora_flwr.federation import visit
 from pfedlora_flwr.methods import method as contract
 from pfedlora_flwr.methods import registry
@@ -20,18 +18,6 @@ from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.methods.standalone import Standalone
 from pfedlora_flwr.models.task import Task
 from scripts.methods import ANY_MODEL, WITH_LISTS, with_lists
-
-
-def test_a_method_that_uses_an_older_name_gets_a_line_with_the_new_one() -> None:
-    method = registry.make(from_flat({"method": "standalone"}), Task(10))
-    with pytest.raises(AttributeError, match="no 'widths' any more: ask `width_of`"):
-        getattr(method, "widths")  # noqa: B009 - a type checker knows that it is not there
-    with pytest.raises(AttributeError, match="no attribute 'nowhere'"):
-        getattr(method, "nowhere")  # noqa: B009
-    with pytest.raises(ImportError, match=r"tensors_of moved: .* pfedlora_flwr\.methods\.tensors"):
-        getattr(contract, "tensors_of")  # noqa: B009
-    with pytest.raises(UserError, match="it has 'predict', which is no longer used: `pred"):
-        registry.find("tests.methods.test_contract:Older")
 
 
 @pytest.mark.parametrize("name", ["global", "mix-small", "A.b_c-9", "tests", "x" * 40])
@@ -53,11 +39,6 @@ def test_a_further_predictor_of_another_name_is_named_at_its_author(name: object
     with pytest.raises(UserCodeError, match=line) as told:
         visit.other_accuracies(cast(Any, method), None, {}, cast(Any, []))
     assert str(told.value).isprintable()
-
-
-class Older(Standalone):
-    def predict(self, model: object, inputs: Tensor) -> Tensor:
-        return inputs
 
 
 class Raises(Standalone):

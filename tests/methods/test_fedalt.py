@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Refused, Upload
 from pfedlora_flwr.models.kept import kept
+from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import run_locally

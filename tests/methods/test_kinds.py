@@ -14,7 +14,7 @@ from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import TEXT
 from pfedlora_flwr.training.loop import Samples
-from tests.plain import ANY_MODEL, visit
+from tests.plain import ANY_MODEL, SUMS, visit
 
 LIBRARY = "timm:test_resnet,timm:test_efficientnet,cnn5"
 KINDS = {
@@ -37,6 +37,7 @@ CELLS = [
         name, kind, marks=[pytest.mark.methods] if kind == "images" and name not in QUICK else []
     )
     for name in ANY_MODEL
+    if name not in SUMS  # tests/methods/test_sums.py
     for kind in KINDS
 ]
 
@@ -123,7 +124,7 @@ def test_necks_stand_where_a_method_needs_one_width_and_models_have_another(name
     assert alike.shared_width == 16
 
 
-@pytest.mark.parametrize("name", [name for name in ANY_MODEL if name != "pfedes"])
+@pytest.mark.parametrize("name", [n for n in ANY_MODEL if n not in ("pfedes", *SUMS)])
 def test_what_a_user_froze_stays_frozen(name: str) -> None:
     """In the second visit as in the first, and so in a model that stayed in memory as in one that
     was loaded anew."""

@@ -10,7 +10,7 @@ import torch
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.runs.ledger import parameters, payload_bytes
-from tests.plain import ANY_MODEL, CELLS, SETTINGS, Plain, make, samples, visit
+from tests.plain import ANY_MODEL, CELLS, SETTINGS, SUMS, Plain, make, samples, visit
 
 AS_MUCH_DOWN_AS_UP = [
     ("pfedlora", "heterogeneous", 10, 30_670),
@@ -82,6 +82,16 @@ HEADER_DOWN = [
     ("pfedlora_plus", 100, 10, 610, 6_100),
 ]
 """The same of methods that send a header, or an adapter, down from the first round on."""
+OF_SUMS = [
+    ("fedncm", 10, 2, 1_002, 5_010),
+    ("fedncm", 100, 10, 5_010, 50_100),
+    *(
+        (name, *row)
+        for name in ("fedlda", "fedridge")
+        for row in ((10, 2, 126_252, 130_260), (100, 10, 130_260, 175_350))
+    ),
+]
+"""The same of methods of sums: m (d + 1) + d (d + 1) / 2 up, C (d + 1) + d (d + 1) / 2 down."""
 LESS_THAN_FML = "fedkd"  # its ranks differ from upload to upload
 
 
@@ -101,7 +111,7 @@ def first_visit(
 
 
 def test_every_method_is_counted() -> None:
-    assert {row[0] for row in AS_MUCH_DOWN_AS_UP + CLASS_MEANS + HEADER_DOWN} | {
+    assert {row[0] for row in AS_MUCH_DOWN_AS_UP + CLASS_MEANS + HEADER_DOWN + OF_SUMS} | {
         LESS_THAN_FML
     } == set(ANY_MODEL)
 
@@ -140,6 +150,14 @@ def test_a_header_down_and_means_up(
     assert (parameters(received), parameters(upload.tensors)) == (down, up)
 
 
+@pytest.mark.parametrize(("name", "classes", "held", "up", "down"), OF_SUMS)
+def test_sums_of_the_classes_held_up_and_of_all_down(
+    name: str, classes: int, held: int, up: int, down: int
+) -> None:
+    _, received, upload = first_visit(name, "homogeneous", classes, held)
+    assert (parameters(received), parameters(upload.tensors)) == (down, up)
+
+
 @pytest.mark.parametrize(
     ("setting", "fml"), [("heterogeneous", 670_058), ("homogeneous", 2_621_558)]
 )
@@ -175,4 +193,5 @@ def test_every_method_trains_on_digits(name: str, setting: str) -> None:
     assert all(np.isfinite(loss) for v in plain.visits.values() for loss in v.losses.values())
     assert all(torch.isfinite(t).all() for t in plain.state.values())
     assert plain.accuracy() > 0.5
-    assert all(v.flops["model"] > 0 for v in plain.visits.values())
+    phase = "sums" if name in SUMS else "model"
+    assert all(v.flops[phase] > 0 for v in plain.visits.values())

@@ -16,6 +16,7 @@ KINDS = {
     "class means": "fedproto",
     "trained on the server": "fedgh",
     "composite": "fedmrl",
+    "sums": "fedlda",
 }
 
 

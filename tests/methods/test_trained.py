@@ -60,9 +60,11 @@ LIBRARY = ("vit", "efficientnet", "text")
 
 def _cells() -> list[Any]:
     """Quick: LoRA in an encoder with its head, under all methods. Slow: each kind in the other
-    forms of one's own. The rest by `make methods-test`, of a library's models each kind alone."""
+    forms of one's own. The rest by `make methods-test`, of a library's models each kind alone.
+    Methods of sums train nothing."""
     cells = []
-    for form, train, name in itertools.product(FORMS, ("all", "head", "lora"), registry.NAMES):
+    trained = [name for name in registry.NAMES if name not in plain.SUMS]
+    for form, train, name in itertools.product(FORMS, ("all", "head", "lora"), trained):
         if form in LIBRARY and name not in KINDS.split():
             continue
         own = form not in LIBRARY and name in KINDS.split()
@@ -99,7 +101,7 @@ def keys_of(form: str, train: str, method: str, weights: dict[str, dict[str, Any
         keys["lora.targets"] = "body.2,body.4"
     keys |= FORMS[form] | weights.get(form, {}) | {"method": method, "train": train}
     keys |= {"lora.rank": 2, "fedmrl.representation-dim": 4, "adapter.hidden-dim": 4}
-    options = {"fedmrl.representation-dim": ("fedmrl",)}
+    options: dict[str, tuple[str, ...]] = {"fedmrl.representation-dim": ("fedmrl",)}
     options |= {"adapter.hidden-dim": ("pfedlora", "pfedlora_plus")}
     return {k: v for k, v in keys.items() if method in options.get(k, (method,))}
 

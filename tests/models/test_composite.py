@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import safetensors
 
-from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.trained import Trained
 from tests.plain import make
 

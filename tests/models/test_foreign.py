@@ -83,7 +83,7 @@ def test_a_file_becomes_one_that_a_model_by_name_begins_with(
     again = tmp_path / "again.safetensors"
     write(NAME, tmp_path / "theirs.pth", again, overwrite=False)
     assert again.read_bytes() == target.read_bytes(), "its hash names it"
-    with pytest.raises(UserError, match="exists; replace it with --overwrite"):
+    with pytest.raises(UserError, match="exists; replace it with overwrite=true"):
         write(NAME, tmp_path / "theirs.pth", target, overwrite=False)
 
 

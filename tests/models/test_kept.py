@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.comparison.estimate import model_bytes
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
@@ -19,6 +18,7 @@ from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.kept import base_of, kept, load_kept
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import Call, run_locally

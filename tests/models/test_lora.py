@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.config.checks import unused
 from pfedlora_flwr.config.reading import run_config
@@ -30,6 +29,7 @@ from pfedlora_flwr.models.kept import base_of, kept, restore
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.registry import build, facts
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
@@ -359,7 +359,7 @@ def test_merged_it_is_timms_model_and_by_peft_too(
     assert f"| frozen base | `{base_of(trained.module)}` |" in card
     assert "| licence of the base | Apache-2.0 (of the library's own weights) |" in card
     assert f"| LoRA | rank {4 * (client + 1)}, alpha {8 * (client + 1)}, in " in card
-    with pytest.raises(UserError, match=r"adapter_config.json exists; replace it with --overwrite"):
+    with pytest.raises(UserError, match="exists; replace it with overwrite=true"):
         export(trained, "peft", tmp_path / "peft")
     assert export(trained, "peft", tmp_path / "peft", overwrite=True) < 1e-5
 

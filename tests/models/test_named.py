@@ -13,7 +13,6 @@ import pytest
 import safetensors.torch
 import torch
 
-from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.config import from_flat, located, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
@@ -22,6 +21,7 @@ from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.registry import build, facts
 from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.trained import Trained
 from tests.conftest import run_locally
 from tests.plain import make

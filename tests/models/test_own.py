@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 from pfedlora_flwr.audit.views import shared_predictor
-from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
@@ -21,6 +20,7 @@ from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.own import Parted, Whole
 from pfedlora_flwr.models.registry import build, facts
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import run_locally
 from tests.models import modules

@@ -17,7 +17,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from pfedlora_flwr import Run, load
-from pfedlora_flwr.commands.export import export
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.config.checks import unused
 from pfedlora_flwr.config.reading import run_config
@@ -33,6 +32,7 @@ from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.models.registry import build, located
 from pfedlora_flwr.models.spec import ModelSpec, specs_of
 from pfedlora_flwr.models.task import Task
+from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.flops import count_operations

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.config import run_config
-from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.local import OWN, shared_partition
 from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.runs.directory import RunDirectory
 
@@ -31,8 +31,7 @@ def make_run(
     """A completed run with `accuracies` after rounds 0, 1, … (validation the same, if not given)
     and the clients' accuracies at the end.
 
-    sampled: the mean of each round's visits, of which each is at it; no visit is written, if not
-    given.
+    sampled: the mean of each round's visits; of none, if not given.
     partition: its fingerprint; the Experiment's, if not given. Every client is sampled in every
     round; a client sends `up` parameters of 4 bytes, receives twice as many, and computes `flops`.
     """
@@ -67,12 +66,7 @@ def make_run(
             row | sent | {"flops": k * flops, "seconds": 1.0, "other_accuracies": {}, "loss": 1.0}
         )
     (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    visits = [
-        {"round": round, "client": k, "status": "ok", "accuracy": mean}
-        for round, mean in enumerate(sampled or [], start=1)
-        for k in range(n)
-    ]
-    (folder / "clients.jsonl").write_text("".join(json.dumps(row) + "\n" for row in visits))
+    (folder / "clients.jsonl").touch()
     best = max(range(len(accuracies)), key=lambda i: (validation[i], -i))
     names = ("parameters_up", "parameters_down", "bytes_up", "bytes_down")
     result = {
@@ -91,6 +85,7 @@ def make_run(
             "evaluated": n,
             "worst": min(clients),
             "other": {},
+            **({"sampled_last": sampled[-1], "sampled_highest": max(sampled)} if sampled else {}),
         },
         **{
             name: {"final": x * accuracies[-1], "at_best_validation": x * accuracies[best]}
@@ -112,4 +107,7 @@ def make_run(
         "seconds": {"total": float(len(rows) - 1)},
         "partition": partition or shared_partition(e, "")[1].fingerprint,
     }
+    if partition == OWN:
+        told = {"sites": n, "kind": "vectors", "shape": [4], "classes": 3, "samples": None}
+        result |= {"own_data": told, "dataset": f"own data of {n} sites"}
     (folder / "result.json").write_text(json.dumps(result))

@@ -105,7 +105,7 @@ def test_the_other_tables_say_what_is_standalone_and_count_no_communication_of_c
     }
     assert list(sent.values()) == ["20", "–", "–"]
     said = conclusion(study)
-    assert said.startswith("With sharing: pFedLoRA is above Standalone by 10.00 points"), (
+    assert said.startswith("With sharing. Helps: pFedLoRA +10.00 points of accuracy"), (
         "one scenario: controls are compared in a table of their own"
     )
     ups = [

@@ -26,15 +26,19 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
 @pytest.mark.parametrize(
     ("accuracies", "expected"),
     [
-        (  # differences of 0.3, 0.8 and 1.3 points: 0.8 ± 4.30265 · 0.5 / √3
+        (  # differences of 0.3, 0.8 and 1.3 points: 0.8 ± 6.20535 (1 − 0.05 / 4) · 0.5 / √3
             {
                 "standalone": [0.5, 0.6, 0.7],
                 "fedproto": [0.503, 0.608, 0.713],
                 "pfedlora": [0.4, 0.6, 0.8],
             },
             (
-                "No method is distinguishable from Standalone: each 95 % interval of the"
-                " differences holds 0 (3 seeds)."
+                "Cannot tell: FedProto +0.80 points of accuracy against training alone (95 %"
+                " interval -0.99 to +2.59, 3 seeds); pFedLoRA +0.00 (-35.83 to +35.83)."
+                " Intervals are wider by Holm's correction for the 2 differences tried (FedProto,"
+                " pFedLoRA). A comparison like this one (of FedProto) sees a difference of about"
+                " 2.3 points (from 1.2 to 15, since the spread is estimated) in four of five cases;"
+                " 4 seeds would see 2."
             ),
         ),
         (
@@ -44,12 +48,12 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
                 "pfedlora": [0.4, 0.6, 0.8],
             },
             (
-                "FedProto is above Standalone by 0.80 points (95 % interval 0.55 to 1.05, 3 seeds);"
-                " pFedLoRA is not distinguishable from it. Each test is by itself; with Bonferroni"
-                " correction for the 2 of them: FedProto."
+                "No difference that matters, within ± 2 points: FedProto +0.80 points of accuracy"
+                " against training alone (95 % interval +0.44 to +1.16, 3 seeds), a small gain is"
+                " likely. Cannot tell: pFedLoRA +0.00 (-24.84 to +24.84)."
             ),
         ),
-        (  # 0.5, 0.8 and 1.1 points: 0.8 ± 4.30265 · 0.3 / √3, of three 0.8 ± 7.64890 · 0.3 / √3
+        (  # 0.5, 0.8 and 1.1 points: after FD two are left, 0.8 ± 6.20535 · 0.3 / √3
             {
                 "standalone": [0.5, 0.6, 0.7],
                 "fedproto": [0.505, 0.608, 0.711],
@@ -57,10 +61,9 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
                 "pfedlora": [0.4, 0.6, 0.8],
             },
             (
-                "FedProto is above Standalone by 0.80 points (95 % interval 0.05 to 1.55, 3 seeds);"
-                " FD is below Standalone by 5.00 points (95 % interval 4.75 to 5.25, 3 seeds);"
-                " pFedLoRA is not distinguishable from it. Each test is by itself; with Bonferroni"
-                " correction for the 3 of them: FD."
+                "Harms: FD -5.00 points of accuracy against training alone (95 % interval -5.44 to"
+                " -4.56, 3 seeds). No difference that matters, within ± 2 points: FedProto +0.80"
+                " (-0.27 to +1.87). Cannot tell: pFedLoRA +0.00 (-35.83 to +35.83)."
             ),
         ),
         (
@@ -71,10 +74,10 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
                 "fd": [0.6, 0.7],
             },
             (
-                "Below Standalone are FML by 10.00 points (95 % interval 7.52 to 12.48, 3 seeds)"
-                " and FedKD by 20.00 points (95 % interval 17.52 to 22.48, 3 seeds); of FD nothing"
-                " is claimed, with fewer than 3 seeds in common. Each test is by itself; with"
-                " Bonferroni correction for the 2 of them: FML, FedKD."
+                "Harms: FML -10.00 points of accuracy against training alone (95 % interval -12.48"
+                " to -7.52, 3 seeds); FedKD -20.00 (-23.58 to -16.42). Intervals are wider by"
+                " Holm's correction for the 2 differences tried (FML, FedKD). Of FD nothing is"
+                " claimed, with fewer than 3 seeds in common."
             ),
         ),
         (
@@ -103,7 +106,7 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
 def test_the_sentence_claims_what_the_intervals_support(
     tmp_path: Path, accuracies: dict[str, list[float]], expected: str
 ) -> None:
-    assert concluded(tmp_path, **accuracies) == expected
+    assert concluded(tmp_path, **accuracies).startswith(expected)
 
 
 def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_path: Path) -> None:
@@ -122,10 +125,10 @@ def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_pat
         pfedlora=[0.4, 0.6, 0.8],
     )
     assert (
-        text == "Against Standalone, by 95 % intervals of the paired differences in each scenario: "
-        "pFedLoRA is above in 1 and below in 0 of 2; the others are not distinguishable from it. "
-        "Each test is by itself; with Bonferroni correction for the 4 of them: pFedLoRA above in 1 "
-        "and below in 0."
+        text
+        == "By accuracy against training alone, in 2 scenarios: FML no difference that matters "
+        "in 2; pFedLoRA helps in 1, cannot tell in 1. Intervals are wider by Holm's correction for "
+        "the 4 differences tried (FML, pFedLoRA)."
     )
 
 
@@ -138,7 +141,7 @@ def test_the_sentence_says_that_it_leaves_controls_out(tmp_path: Path) -> None:
         alone = {"method": "pfedlora", "sharing": "none", "seed": seed}
         make_run(tmp_path / f"none-{seed}", [0.1, 0.1], [0.1] * 2, **alone)
     assert opening.conclusion(load([tmp_path])).startswith(
-        "With sharing: no method is distinguishable from Standalone: each 95 % interval"
+        "With sharing. Cannot tell: pFedLoRA +0.00 points of accuracy"
     )
 
 
@@ -157,19 +160,22 @@ def test_visits_that_did_not_count_or_began_anew_are_counted(tmp_path: Path) -> 
 
 
 def test_equal_differences_in_all_seeds_are_no_certainty(tmp_path: Path) -> None:
-    """Their interval has no width; that of a method with Standalone's very numbers holds 0."""
+    """Their interval has no width; a method with Standalone's very numbers does not differ."""
     alone = [0.5, 0.6, 0.7]
     twice = {"standalone": alone, "fml": alone, "fedproto": [0.52, 0.62, 0.72]}
-    text = concluded(tmp_path, **twice)
+    text = concluded(tmp_path, **twice).partition(" By site")[0]
     assert text == (
-        "FML is not distinguishable from Standalone; FedProto differs from Standalone by the same"
-        " +2.00 points in all 3 seeds: no claim."
+        "No difference that matters, within ± 2 points: FML +0.00 points of accuracy against"
+        " training alone (95 % interval +0.00 to +0.00, 3 seeds). Cannot tell: FedProto +2.00"
+        " (+2.00 to +2.00), the same in all seeds: no claim. Intervals are wider by Holm's"
+        " correction for the 2 differences tried (FML, FedProto)."
     )
     assert not any("**" in line[1] for line in tables.accuracy(load([tmp_path])).lines)
     text = concluded(tmp_path, rounds=2, **twice)
     assert text == (
-        "No method is distinguishable from Standalone in any of the 2 scenarios (95 % intervals of"
-        " the paired differences); 2 differences are the same in all seeds, and no claim."
+        "By accuracy against training alone, in 2 scenarios: FML no difference that matters in 2;"
+        " FedProto cannot tell in 2. Intervals are wider by Holm's correction for the 4"
+        " differences tried (FML, FedProto)."
     )
 
 
@@ -181,10 +187,9 @@ def test_what_diverged_is_told_and_never_bold(tmp_path: Path) -> None:
         result = {"status": "diverged", "error": "a loss", "diverged_in": 1}
         (tmp_path / f"fedproto-{seed}-1" / "result.json").write_text(json.dumps(result))
     study = load([tmp_path])
-    assert opening.conclusion(study) == (
-        "FedProto is above Standalone by 6.17 points (95 % interval 5.79 to 6.55, 3 seeds)."
-        " FedProto diverged in 2 of 5 seeds, which are left out."
-    )
+    told = opening.conclusion(study)
+    assert told.startswith("Helps: FedProto +6.17 points")
+    assert told.endswith(" FedProto diverged in 2 of 5 seeds, which are left out.")
     cell = tables.accuracy(study).lines[1][1]
     assert cell.startswith("66.17 ±")
     assert cell.endswith("(3 of 5 seeds, 2 diverged)")

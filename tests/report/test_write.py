@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from sklearn.datasets import load_digits
 
 from pfedlora_flwr.data.local import forget
@@ -73,7 +72,7 @@ class Page(HTMLParser):
 @pytest.mark.slow
 def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path: Path) -> None:
     chosen = [runs / f"{name}{seed}" for name in ("p0.5", "s") for seed in (0, 1)]
-    written = write_report(chosen, tmp_path / "report", Console(quiet=True))
+    written = write_report(chosen, tmp_path / "report")
     out = written.folder
     names = {path.name for path in out.iterdir()}
     assert {
@@ -112,7 +111,7 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
     assert text.split("\n")[2].startswith(conclusion)
     assert conclusion in (out / "report.html").read_text()
     (out / "mine.png").write_bytes(b"a user's")
-    write_report([runs / "s0"], out, Console(quiet=True))
+    write_report([runs / "s0"], out)
     left = {path.name for path in out.iterdir() if path.suffix in (".png", ".svg", ".pdf")}
     of_one = {
         f"{stem}_all{end}"
@@ -139,7 +138,7 @@ def test_a_figure_drawn_twice_gives_the_same_files(tmp_path: Path) -> None:
 def test_a_report_draws_the_data_and_models_of_a_real_run(
     trained_run: Done, tmp_path: Path
 ) -> None:
-    out = write_report([trained_run.output], tmp_path / "report", Console(quiet=True)).folder
+    out = write_report([trained_run.output], tmp_path / "report").folder
     assert {"t_sne_all.png", "partition_all.png", "inputs_all.png"} <= {
         path.name for path in out.iterdir()
     }
@@ -186,7 +185,7 @@ def test_the_class_histogram_is_of_the_runs_own_data_or_not_drawn(
 def test_a_place_that_cannot_be_written_is_one_clear_line(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     with pytest.raises(UserError, match=r"file cannot be written \(File exists\)"):
-        write_report([runs], tmp_path / "file", Console(quiet=True))
+        write_report([runs], tmp_path / "file")
 
 
 @pytest.mark.slow
@@ -397,7 +396,7 @@ def test_a_report_tells_of_no_other_data_than_the_runs_and_of_no_folder(
         return dict(opening.facts(study))["Data"]
 
     def left_out() -> str:
-        return "\n".join(write._draw(study, tmp_path)[1])
+        return "\n".join(write._draw(study, [], tmp_path)[1])
 
     assert told() == "csv:t.csv: 60 rows of 1 features, 3 classes"
     file.write_text("\n".join(["x,label", *rows, "1,d", "2,d", ""]))
@@ -420,7 +419,7 @@ def test_names_with_dollar_signs_are_no_formulas(tmp_path: Path) -> None:
     keys = {"partition.kind": "natural", "clients": 2, "rounds": 1, "method": "standalone"}
     done = run_locally(tmp_path / "run", keys | {"dataset": f"npz:{file}"})
     assert done.code == 0
-    out = write_report([done.output], tmp_path / "report", Console(quiet=True)).folder
+    out = write_report([done.output], tmp_path / "report").folder
     assert (out / "partition_all.png").exists()
     assert (out / "inputs_all.png").exists()
 

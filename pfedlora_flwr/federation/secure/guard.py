@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from pfedlora_flwr.federation.flower_compat import (
     FitRes,
     Key,
     Stage,
+    all_are_neighbours,
     forget_keys,
     hide_samples,
     kept_for,
@@ -32,18 +33,21 @@ from pfedlora_flwr.federation.flower_compat import (
     secaggplus_mod,
 )
 from pfedlora_flwr.federation.link import LEVELS
-from pfedlora_flwr.federation.messages import failure_in, in_the_clear
+from pfedlora_flwr.federation.messages import failure_in
 from pfedlora_flwr.federation.secure import masks, unmasked
+from pfedlora_flwr.federation.secure.figures import SIZE, Words, figures_of
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.clear import in_the_clear
 
 logger = logging.getLogger(__name__)
 MODULUS = 2**32
 """Sums are taken modulo this."""
 LEAST = 3
 """Clients below which a sum hides nobody: of two, each knows the other's."""
+_REQUIRED, _TOLD = ("secagg", "required"), ("scores", "told")
+"""What a node-config may say."""
 _ALL_SHARES, _SHARES = 20, 21
 """Up to so many clients each holds a share of every other's keys; beyond, so many neighbours do."""
-_REQUIRED = "required"
 
 
 def terms(e: Experiment, x: Execution, clients: int) -> dict[str, int | float]:
@@ -68,7 +72,9 @@ class Guard:
     """A mod of the ClientApp. What it refuses is one line in the reply, and nothing else leaves the
     client.
 
-    A node whose node-config says `secagg="required"` takes part in no run without it.
+    A node whose node-config says `secagg="required"` takes part in no run without it. Its scores
+    are told in the clear if it says `scores="told"`, too; else they are in the sum alone, and it is
+    not evaluated outside a visit.
 
     config_of: the run's keys, from the context.
     """
@@ -80,15 +86,16 @@ class Guard:
         config = self._config_of(context)
         e = config.experiment
         try:
-            if _is_required(context.node_config) and not e.secagg_enabled:
+            required, _ = (_says(context, *key) for key in (_REQUIRED, _TOLD))
+            if required and not e.secagg_enabled:
                 raise UserError("secagg is required here, and secagg.enabled is false in this run")
-            if e.secagg_enabled:
-                training = message.metadata.message_type == wire.TRAIN
-                return (
-                    self._in_stage(config, message, context, call_next)
-                    if training
-                    else call_next(message, context)
+            if e.secagg_enabled and message.metadata.message_type == wire.EVALUATE:
+                raise UserError(
+                    "the server asks for the scores of one client; under masks they are in the sum"
+                    " of a round alone"
                 )
+            if e.secagg_enabled and message.metadata.message_type == wire.TRAIN:
+                return self._in_stage(config, message, context, call_next)
         # ours, Flower's, the cipher's or a user's: none may carry anything out
         except Exception as error:
             said = for_users(error)
@@ -105,14 +112,16 @@ class Guard:
         if record is None:
             raise UserError("the server asks for a plain upload; secagg.enabled is set here")
         masks.install()
-        stage, drawn = record.get(Key.STAGE), None
+        e, stage, drawn, sent = config.experiment, record.get(Key.STAGE), None, b""
+        figures = np.zeros(0, np.int64)
 
         def visit(message: Message, context: Context) -> Message:
-            nonlocal drawn
-            ins = wire.fit_instruction(message)
-            reply, seed, masked = _update(
-                config.experiment, message, ins, call_next(message, context)
-            )
+            nonlocal drawn, figures
+            ins, answer = wire.fit_instruction(message), call_next(message, context)
+            clear = in_the_clear(e, scores_told=_says(context, *_TOLD))
+            reply, seed, masked = _update(e, message, ins, answer, clear)
+            figures = figures_of(wire.fit_answer(answer).metrics)
+            masked += figures.tobytes()
             unmasked.begin(context, str(ins.config["token"]), int(ins.config["round"]), masked)
             drawn = np.random.get_state()
             # for the rounding, so that the sum's bits are those of the updates
@@ -123,27 +132,30 @@ class Guard:
             if stage == Stage.SETUP:
                 _check_terms(config, record)
             elif stage == Stage.COLLECT_MASKED_VECTORS:
-                _check_sources(message.metadata.dst_node_id, record, context)
+                node = message.metadata.dst_node_id
+                _check_sources(node, record, context)
+                members = {*record[Key.SOURCE_LIST], node} if all_are_neighbours(context) else ()
+                sent = masks.received(e, wire.fit_instruction(message), members)
             elif stage == Stage.UNMASK:
                 _check_unmasking(message.metadata.dst_node_id, record, context)
                 unmasked.hand_out(context, record[Key.ACTIVE_NODE_ID_LIST])
-            reply = secaggplus_mod(message, context, visit)
+            with masks.bound_to(sent):
+                reply = secaggplus_mod(message, context, visit)
         finally:
             if drawn is not None:
                 np.random.set_state(drawn)
             if stage == Stage.UNMASK:  # keys and shares serve once
                 forget_keys(context)
         if stage == Stage.COLLECT_MASKED_VECTORS:
-            _shorten(reply)
+            _finish(reply, figures)
         return reply
 
 
-def _is_required(node_config: Mapping[str, Any]) -> bool:
-    wanted = node_config.get("secagg")
-    if wanted not in (None, _REQUIRED):
-        raise UserError(
-            f"secagg is {wanted!r} in the node-config; allowed: {_REQUIRED!r}, or nothing"
-        )
+def _says(context: Context, name: str, word: str) -> bool:
+    """Whether the node-config says this under a key that allows nothing else."""
+    wanted = context.node_config.get(name)
+    if wanted not in (None, word):
+        raise UserError(f"{name} is {wanted!r} in the node-config; allowed: {word!r}, or nothing")
     return wanted is not None
 
 
@@ -216,13 +228,14 @@ def _kept(context: Context, name: str, stage: str) -> set[int]:
 
 
 def _update(
-    e: Experiment, message: Message, ins: FitIns, reply: Message
+    e: Experiment, message: Message, ins: FitIns, reply: Message, clear: Set[str]
 ) -> tuple[Message, int, bytes]:
-    """The reply to a visit with Δ = θ_k − θ, as one vector in float64, in the place of θ_k; the
-    seed of its rounding; and all that the masked vector depends on but the mask.
+    """The reply to a visit with Δ = θ_k − θ, as one vector in float64, in the place of θ_k, and
+    zeros for its figures; the seed of its rounding; and all that the masked Δ depends on but the
+    mask.
 
-    ins: the instruction in `message`. Raises UserError for an update that must not be masked: a sum
-    of it would be wrong, and nobody could see that."""
+    ins: the instruction in `message`. clear: what of the report is told. Raises UserError for an
+    update that must not be masked: a sum of it would be wrong, and nobody could see that."""
     answer = wire.fit_answer(reply)
     if (failed := failure_in(answer.metrics)) is not None:
         raise UserError(failed[0])
@@ -253,22 +266,22 @@ def _update(
         )
     if answer.num_examples < 1:
         raise UserError("it has no training samples")
-    metrics = in_the_clear(answer.metrics)
-    content = wire.fit_content(
-        FitRes(answer.status, ndarrays_to_parameters([delta]), answer.num_examples, metrics)
-    )
+    metrics = {name: value for name, value in answer.metrics.items() if name in clear}
+    summed = ndarrays_to_parameters([delta, np.zeros(SIZE)])
+    content = wire.fit_content(FitRes(answer.status, summed, answer.num_examples, metrics))
     seed = derive(e.seed, "rounding", int(ins.config["client"]), int(ins.config["round"]))
     # a server may tell each client another configuration
     scale = [answer.num_examples, e.masked_weight, e.secagg_clip, seed]
     return Message(content, reply_to=message), seed, repr(scale).encode() + delta.tobytes()
 
 
-def _shorten(reply: Message) -> None:
-    """The masked arrays in 4 bytes an element, of Flower's 8; and without n_k, which is under the
-    mask."""
+def _finish(reply: Message, figures: Words) -> None:
+    """The figures under the masks on their zeros, as they are, for the sum to be exact. The arrays
+    in 4 bytes an element, of Flower's 8; and without n_k, which is under the mask."""
     record = secagg_record(reply.content)
     assert record is not None
     found = [wire.decode(blob, len(blob)) for blob in record[Key.MASKED_PARAMETERS]]
+    found[-1] = (found[-1] + figures) % MODULUS
     record[Key.MASKED_PARAMETERS] = ndarrays_to_parameters(
         [array.astype(np.uint32) for array in found]
     ).tensors

@@ -26,6 +26,7 @@ from pfedlora_flwr.federation.flower_compat import (
     secagg_record,
 )
 from pfedlora_flwr.federation.round import Round
+from pfedlora_flwr.federation.secure.figures import SIZE
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.runs.ledger import Cost
 
@@ -200,17 +201,15 @@ class Stages:
         self._keys.update(keys)
 
     def _check_masked(self, said: MutableMapping[str, Any], reply: Message) -> None:
-        """A weight and a vector of our size, in 4 bytes an element; afterwards they are in the 8
-        that the workflow adds up."""
+        """A weight, a vector of our size and the figures, in 4 bytes an element; afterwards they
+        are in the 8 that the workflow adds up."""
         if any(reply.content.array_records.values()):
             raise Refused("its upload is not masked")
-        found = [wire.decode(blob, 4 * self._size) for blob in said[Key.MASKED_PARAMETERS]]
-        if [(a.shape, a.dtype) for a in found] != [
-            ((1,), np.dtype("<u4")),
-            ((self._size,), np.dtype("<u4")),
-        ]:
+        largest, sizes = 4 * max(self._size, SIZE), (1, self._size, SIZE)
+        found = [wire.decode(blob, largest) for blob in said[Key.MASKED_PARAMETERS]]
+        if [(a.shape, a.dtype) for a in found] != [((n,), np.dtype("<u4")) for n in sizes]:
             shapes = short([f"{a.dtype} {list(a.shape)}" for a in found])
-            raise Refused(f"its masked arrays are {shapes}, expected uint32 [1] and [{self._size}]")
+            raise Refused(f"its masked arrays are {shapes}, expected uint32 of {sizes} elements")
         said[Key.MASKED_PARAMETERS] = ndarrays_to_parameters(
             [a.astype(np.int64) for a in found]
         ).tensors

@@ -7,6 +7,7 @@ keys are shared, and that it says nothing when it stops."""
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pfedlora_flwr.errors import brief
+from pfedlora_flwr.errors import UserError, brief
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import Admitted, admit_report
 from pfedlora_flwr.federation.clients import Clients, RunFailed
 from pfedlora_flwr.federation.flower_compat import Key, MaskedSum, silence_workflow
@@ -24,6 +26,7 @@ from pfedlora_flwr.federation.link import LEVELS
 from pfedlora_flwr.federation.messages import Report, taken_in
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.secure import masks
+from pfedlora_flwr.federation.secure.figures import SIZE, read
 from pfedlora_flwr.federation.secure.guard import LEAST, terms
 from pfedlora_flwr.federation.secure.stages import Stages, Tell
 from pfedlora_flwr.federation.server_state import Shared
@@ -31,9 +34,11 @@ from pfedlora_flwr.federation.uplink import Collected, Uplink
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
 from pfedlora_flwr.rng import SERVER, derive
+from pfedlora_flwr.runs.checkpoint import Summed
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
 
+logger = logging.getLogger(__name__)
 _REMEMBERED = 3
 """Rounds whose unmasking is remembered: a resumed run goes back by two at most."""
 
@@ -44,7 +49,7 @@ class SecureUplink(Uplink):
     fail, refuse: told of a client without an answer, or without an admitted one, and why.
     """
 
-    stages = 4
+    asks_for_scores = False
 
     def __init__(
         self,
@@ -98,21 +103,22 @@ class SecureUplink(Uplink):
         size = sum(tensor.numel() for tensor in part.values())
         stages = Stages(round, clients, download, size, admit, self._fail, self._refuse)
         self._run.progress(phase="training", round=round.number, done=0, of=len(nodes))
-        mean, reason = self._mean(round, clients, nodes, stages, before)
+        found, reason = self._mean(round, clients, nodes, stages, before)
         if round.failures:
             clients.roster.refresh()  # the next round waits for who is gone
         round.clock.lap("wait")
         visits = {}
         for client, report in sorted(reports.items()):
-            up = Cost(parameters(part), 0, 4 * (size + 1), 0, stages.bytes_up[client])
+            up = Cost(parameters(part), 0, 4 * (1 + size + SIZE), 0, stages.bytes_up[client])
             visits[client] = Admitted(report, None, up)
-        uploads = {}
-        if mean is not None:
+        uploads, summed = {}, None
+        if found is not None:
+            mean, summed = found
             moved = moved_by(part, mean)
             if not e.dp_enabled:  # else rounding would come before the noise, which is to hide it
                 moved = {name: t.to(part[name].dtype) for name, t in moved.items()}
             uploads = {SERVER: Upload(moved, 1)}
-        return Collected(visits, uploads, reason)
+        return Collected(visits, uploads, reason, summed)
 
     def _mean(
         self,
@@ -121,9 +127,9 @@ class SecureUplink(Uplink):
         nodes: Mapping[int, int],
         stages: Stages,
         before: list[int] | None,
-    ) -> tuple[npt.NDArray[np.float64] | None, str]:
-        """Δ̄ = Σ n_k Δ_k / Σ n_k over the clients that are left, as one vector; or None and why
-        there is none."""
+    ) -> tuple[tuple[npt.NDArray[np.float64], Summed | None] | None, str]:
+        """Δ̄ = Σ n_k Δ_k / Σ n_k over the clients that are left, as one vector, and what else they
+        tell together; or None and why there is none."""
         e, client_of = self._experiment, {node: client for client, node in nodes.items()}
         needed = max(self._execution.enough_of(e.sampled), LEAST)
 
@@ -148,19 +154,28 @@ class SecureUplink(Uplink):
         total = MaskedSum(stages, list(client_of), round.number, agreed, ring)
         if not total.share_keys():
             return None, too_few(total.left)
-        enough = total.collect(
-            {
-                node: clients.write(round, client_of[node], node, "training")[0].content
-                for node in total.left
-            }
-        )
+        written = {
+            node: clients.write(round, client_of[node], node, "training")[0]
+            for node in sorted(total.left)
+        }
+        sent, *others = {
+            masks.received(e, wire.fit_instruction(message), total.members)
+            for message in written.values()
+        }
+        if others:
+            raise UserError(
+                f"method {e.method} gives clients different downloads, so their uploads cannot be"
+                " summed under masks"
+            )
+        enough = total.collect({node: message.content for node, message in written.items()})
         left = sorted(client_of[node] for node in total.left)
         _check_repeat(round.number, left, before)
         if not enough or len(left) < needed:
             return None, too_few(total.left)
         _remember(self._run, round.number, left)
         try:
-            means = total.unmask()
+            with masks.bound_to(sent):
+                means = total.unmask()
         except RunFailed:
             raise
         except Exception as error:  # a share that is none, of whom nobody can tell
@@ -187,7 +202,7 @@ class SecureUplink(Uplink):
                     " wrong, nobody can tell whose"
                 ),
             )
-        (mean,) = means
+        mean, _ = means
         slack = 1 + 2 * e.masked_weight / LEVELS  # of the rounding, at the least weight
         if not np.abs(mean).max(initial=0.0) <= slack * e.secagg_clip:  # NaN is not
             return (
@@ -197,7 +212,11 @@ class SecureUplink(Uplink):
                     " are wrong, nobody can tell whose"
                 ),
             )
-        return mean, ""
+        try:
+            return (mean, read(total.figures, len(left), e.evaluates(round.number))), ""
+        except Refused as refusal:
+            logger.warning("round %d: no scores: %s", round.number, refusal)
+            return (mean, None), ""
 
 
 def moved_by(state: Tensors, by: npt.NDArray[np.float64]) -> Tensors:

@@ -3,21 +3,15 @@ part or a dataset."""
 
 from __future__ import annotations
 
-import json
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NotRequired, TypedDict
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from torch import Tensor
 
 from pfedlora_flwr import config
-from pfedlora_flwr.commands.read_inputs import with_keys
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import Site, reading_for, shared_partition
@@ -25,13 +19,14 @@ from pfedlora_flwr.data.registry import find, is_function, takes_path
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.federation.visit import with_encoded
+from pfedlora_flwr.ops.read_inputs import with_keys
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import VECTORS
 from pfedlora_flwr.training.loop import Samples
 from pfedlora_flwr.training.metrics import confusion, scores
 
-_OWN = "its own test part"
-_SCORES: tuple[Literal["accuracy", "balanced_accuracy", "macro_f1"], ...] = (
+OWN = "its own test part"
+SCORES: tuple[Literal["accuracy", "balanced_accuracy", "macro_f1"], ...] = (
     "accuracy",
     "balanced_accuracy",
     "macro_f1",
@@ -89,87 +84,12 @@ def evaluate(
     is missing, not the run's, or of other inputs or classes than the model's."""
     torch.set_num_threads(1)  # as in the run: sums in another order can turn a close decision
     if rows and data is not None:
-        raise UserError("--rows lists the client's own test part: leave DATA out")
+        raise UserError("rows=true lists the client's own test part: leave DATA out")
     if options and data is None:
         raise UserError(f"{next(iter(options))} is of a dataset: give DATA, too, or leave it out")
     return [
         _evaluate(trained, data, options, rows=rows, confusions=confusions) for trained in models
     ]
-
-
-def answer(
-    models: Iterable[Trained],
-    data: str | None,
-    out: Console,
-    err: Console,
-    *,
-    as_json: bool,
-    as_list: bool,
-    rows: bool,
-    options: Mapping[str, object],
-) -> None:
-    """Evaluates the models and prints what came of it; as_list: JSON is a list, of one model too.
-    rows: whether the rows of the clients' test parts are named. options: as `evaluate` has them.
-    Raises UserError as `evaluate` does."""
-    found = evaluate(models, data, options, rows=rows)
-    for line in remarks(found):
-        err.print(line)
-    if as_json:
-        print(json.dumps(found if as_list else found[0], indent=1))
-    else:
-        show(found, out)
-
-
-def remarks(evaluations: Sequence[Evaluation]) -> Iterator[str]:
-    """What to bear in mind, a line each."""
-    data = evaluations[0]["data"]
-    if any(e["seen"] for e in evaluations):
-        yield (
-            f"note: {data} holds samples that the models were trained on; without DATA each"
-            " client's own test part is taken"
-        )
-    elif any(e["seen"] is None for e in evaluations):
-        yield (
-            f"note: whether {data} holds samples that the models were trained on is not known: the"
-            " run's data is not here, or has changed"
-        )
-    if any(e["by_number"] for e in evaluations):
-        yield f"note: classes were matched by number: those of the model or of {data} have no names"
-    if any(e["by_place"] for e in evaluations):
-        yield f"note: columns were matched by place: those of {data} have no names"
-
-
-def show(evaluations: Sequence[Evaluation], out: Console) -> None:
-    """The scores, and of one client a table of its classes."""
-    first, alone = evaluations[0], len(evaluations) == 1
-    columns = (
-        ("class", "samples", "recall")
-        if alone
-        else ("client", "samples", "accuracy", "balanced accuracy", "macro-F1")
-    )
-    table = Table()
-    for name in columns:
-        table.add_column(name, justify="left" if name == "class" else "right")
-    if alone:
-        for row in first["classes"]:
-            table.add_row(Text(row["name"]), str(row["samples"]), f"{row['recall']:.4f}")
-    else:
-        for e in evaluations:
-            table.add_row(
-                str(e["client"]), str(e["samples"]), *(f"{e[name]:.4f}" for name in _SCORES)
-            )
-    asked = f"client {first['client']}" if alone else f"{len(evaluations)} clients"
-    where = "their own test parts" if first["data"] == _OWN and not alone else first["data"]
-    out.print(f"{asked} on {where}", soft_wrap=True)
-    out.print(table)
-    means = [statistics.fmean(e[name] for e in evaluations) for name in _SCORES]
-    said = f"accuracy {means[0]:.4f}, balanced accuracy {means[1]:.4f}, macro-F1 {means[2]:.4f}"
-    over = f"over {first['samples']} samples" if alone else "unweighted means over the clients"
-    out.print(f"{said} ({over})", soft_wrap=True)
-    for e in evaluations:
-        if "rows" in e:
-            told = ", ".join(map(str, e["rows"]))
-            out.print(f"test rows of client {e['client']}: {told}", soft_wrap=True)
 
 
 def _evaluate(
@@ -205,7 +125,7 @@ def _evaluate(
     ]
     result: Evaluation = {
         "client": trained.client,
-        "data": data or _OWN,
+        "data": data or OWN,
         "samples": len(samples),
         "accuracy": found.accuracy,
         "balanced_accuracy": found.balanced_accuracy,
@@ -256,11 +176,6 @@ def _own_test_part(trained: Trained) -> tuple[Samples, list[int]]:
     """The client's test samples, normalised as in its run, and their places in the dataset, from 1.
     Raises UserError when they are not here any more."""
     about, client = trained.about, trained.client
-    if "partition" not in about:
-        raise UserError(
-            f"the model of client {client} does not say which data it had (an older version saved"
-            f" it); give DATA"
-        )
     site = Site.find(trained.experiment, client, about["site"])
     data, test = site.dataset, site.split.test
     if not _is_as_it_was(site, trained):

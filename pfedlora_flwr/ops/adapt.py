@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from pfedlora_flwr import config
 from pfedlora_flwr.client_app import prepare_process
-from pfedlora_flwr.commands.load_models import note_code
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import OWN, Site, models_own, site_settings
-from pfedlora_flwr.errors import UserError, counted, first_line, some
+from pfedlora_flwr.errors import UserError, first_line, some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.adapt import Adapted, row_of, site_with
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
@@ -56,12 +52,12 @@ class Newcomer:
 
 def adapt(
     place: Path,
-    client: int | None,
-    samples: int | None,
-    options: Mapping[str, object],
     output: Path,
     *,
+    client: int | None = None,
+    samples: int | None = None,
     overwrite: bool = False,
+    options: Mapping[str, object],
 ) -> HeldOutRow:
     """Adapts a client to the shared state in `place`, a run's directory or a file of `pfedlora
     export RUN --shared`, and writes its model and `adapted.json` to the folder `output`.
@@ -136,54 +132,13 @@ def _write(
         raise UserError(f"{output} cannot be written ({error.strerror})") from None
 
 
-def answer(
-    place: Path,
-    client: int | None,
-    samples: int | None,
-    options: Mapping[str, object],
-    output: Path,
-    out: Console,
-    err: Console,
-    *,
-    overwrite: bool,
-    as_json: bool,
-) -> None:
-    """Adapts the client and prints what came of it. Raises UserError as `adapt` does."""
-    if place.is_dir():
-        note_code(RunDirectory(place), err)
-    row = adapt(place, client, samples, options, output, overwrite=overwrite)
-    if as_json:
-        print(json.dumps(row, indent=1))
-        return
-    for line in lines(row, output):
-        out.print(line, soft_wrap=True)
-
-
-def lines(row: HeldOutRow, output: Path) -> list[str]:
-    """What came of it, in words."""
-    gain = 100 * (row["accuracy"] - row["alone_accuracy"])
-    visits, others = (counted(row[name], "visit") for name in ("visits", "alone_visits"))
-    spent = f"{row['flops']:.3g}" if row["flops"] else "unknown"
-    use = shlex.join(["pfedlora", "predict", str(output), "--client", str(row["client"])])
-    return [
-        f"client {row['client']}: {row['model']}, {row['samples']} training samples, the shared"
-        f" state of round {row['round']}",
-        f"adapted: accuracy {row['accuracy']:.4f} on its {row['test']} test samples, after {visits}"
-        f" ({spent} operations)",
-        f"alone: accuracy {row['alone_accuracy']:.4f}, after {others} ({row['alone_flops']:.3g}"
-        " operations)",
-        f"gain: {gain:+.2f} points",
-        f"everything is in {output}; to use the model: {use} PATH",
-    ]
-
-
 def _check_output(output: Path, *, overwrite: bool) -> None:
     if os.path.lexists(output) and not output.is_dir():
-        raise UserError(f"{output} is no folder; give a folder as --output")
+        raise UserError(f"{output} is no folder; give a folder as output")
     if output.is_dir() and any(output.iterdir()):
         if not overwrite:
             raise UserError(
-                f"{output} is not empty; replace it with --overwrite, or give another --output"
+                f"{output} is not empty; replace it with overwrite=true, or give another output"
             )
         inside = [path.name for path in output.iterdir()]
         if RESULT not in inside or not all(n == RESULT or n.isdecimal() for n in inside):
@@ -211,7 +166,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
     if not own:
         if of_own := [n for n in options if n == "models" or n.startswith("data.")]:
             raise UserError(
-                f"{of_own[0]} is for a client with data of its own; give -o dataset, too, or leave"
+                f"{of_own[0]} is for a client with data of its own; give dataset=…, too, or leave"
                 " it out"
             )
         if client is None or client not in e.held_out:
@@ -222,11 +177,11 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
         raise UserError(f"{unused[0]}; leave it out")
     if client is not None and client in e.held_out:
         raise UserError(
-            f"client {client} is held out and has its part of the run's data; leave -o dataset or"
-            f" --client out, or give --client {e.clients} or more"
+            f"client {client} is held out and has its part of the run's data; leave dataset or"
+            f" client out, or give client={e.clients} or more"
         )
     where |= {"dataset": str(options["dataset"])}
-    model = str(wanted.models) if "models" in options else None
+    model = str(wanted.models or "auto") if "models" in options else None
     wanted = wanted.replace(dataset=e.dataset, models=e.models)
     if shared.task.kind != TEXT:
         shape = shared.task.kind.write(shared.task.shape)
@@ -240,7 +195,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
 def _allowed(e: Experiment) -> str:
     held = [str(k) for k in e.held_out]
     of_run = f"{some(held, _NAMED)}, which {'was' if len(held) == 1 else 'were'} held out, or "
-    return f"allowed: {of_run if held else ''}a client with data of its own, by -o dataset=…"
+    return f"allowed: {of_run if held else ''}a client with data of its own, by dataset=…"
 
 
 def _with_model(
@@ -249,13 +204,13 @@ def _with_model(
     """The keys with another model behind those of the run, and the number of a client that has it.
     Raises UserError."""
     if client is not None:
-        raise UserError("--client chooses a model of the run, and models another one: give one")
+        raise UserError("client chooses a model of the run, and models another one: give one")
     if "," in model:
         raise UserError(f"models is {model!r}; allowed with adapt: one model")
     if len(e.train) > 1 or ("lora" in e.train and len(e.lora_rank) > 1):
         raise UserError(
             f"models is {model!r}, and the run's train or lora.rank has several values: leave"
-            " models out, and choose by --client"
+            " models out, and choose by client=…"
         )
     names = [one.name for one in shared.method().model_names]
     e = e.replace(models=",".join([*names, models.located(model)]))

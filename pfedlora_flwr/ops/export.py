@@ -23,7 +23,6 @@ import torch
 import torch.fx
 from torch import Tensor, nn
 
-from pfedlora_flwr.commands.card import card, side_of
 from pfedlora_flwr.errors import UserError, needed
 from pfedlora_flwr.files import (
     absolute,
@@ -38,6 +37,7 @@ from pfedlora_flwr.models import lora
 from pfedlora_flwr.models.kept import frozen_names
 from pfedlora_flwr.models.model import ClientModel, given_names
 from pfedlora_flwr.models.named import random_weights
+from pfedlora_flwr.ops.card import card, side_of
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained
@@ -72,39 +72,39 @@ class WithNormalisation(nn.Module):
         return self.model(self.kind.normalised(inputs, self.mean, self.std))
 
 
-def export(trained: Trained, kind: str, target: Path, *, overwrite: bool = False) -> float:
-    """Writes the model to `target` and its card to `target`.md, or of peft to the README.md of the
-    folder `target`; the largest difference of a logit from the model's own.
+def export(trained: Trained, format: str, output: Path, *, overwrite: bool = False) -> float:
+    """Writes the model to `output` and its card to `output`.md, or of peft to the README.md of the
+    folder `output`; the largest difference of a logit from the model's own.
 
-    kind: safetensors (the weights), torch-export or onnx (whole programs), peft (LoRA and the head
-    alone). LoRA is merged into the weights of the others. Each holds `metadata` too, torch-export
-    in its extra file `metadata.json`. Raises UserError when a library is missing,
-    the model cannot be exported, or its outputs would differ, and for a file that is there, unless
+    format: safetensors (the weights), torch-export or onnx (whole programs), peft (LoRA and the
+    head alone). LoRA is merged into the weights of the others. Each holds `metadata` too,
+    torch-export in its extra file `metadata.json`. Raises UserError when a library is missing, the
+    model cannot be exported, or its outputs would differ, and for a file that is there, unless
     it is to be overwritten; what is no regular file never is."""
-    if kind not in SUFFIXES:
-        raise UserError(f"format is {kind!r}; allowed: {', '.join(SUFFIXES)}")
-    if kind == "peft":
-        return _peft(trained, target, overwrite=overwrite)
-    about = target.with_name(target.name + ".md")
-    for file in (target, about):
+    if format not in SUFFIXES:
+        raise UserError(f"format is {format!r}; allowed: {', '.join(SUFFIXES)}")
+    if format == "peft":
+        return _peft(trained, output, overwrite=overwrite)
+    about = output.with_name(output.name + ".md")
+    for file in (output, about):
         check_replaceable(file, overwrite=overwrite)
-    make_folder(target.parent)
+    make_folder(output.parent)
     predictor = trained.method.predictor(trained.module)
     plain = (
-        lora.without(predictor, merge=True) if kind == "safetensors" else lora.program(predictor)
+        lora.without(predictor, merge=True) if format == "safetensors" else lora.program(predictor)
     )
     whole = WithNormalisation(plain, trained).eval()
-    aside = target.with_name(f".{os.getpid()}.{target.stem}{SUFFIXES[kind]}")
-    write = {"safetensors": _safetensors, "torch-export": _torch_export, "onnx": _onnx}[kind]
+    aside = output.with_name(f".{os.getpid()}.{output.stem}{SUFFIXES[format]}")
+    write = {"safetensors": _safetensors, "torch-export": _torch_export, "onnx": _onnx}[format]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporters', about their own insides
             exported = write(trained, whole, aside)
         difference = _difference(trained, exported)
-        write_atomically(about, card(trained, kind, target.name, difference).encode())
-        aside.replace(target)
+        write_atomically(about, card(trained, format, output.name, difference).encode())
+        aside.replace(output)
     except (OSError, RuntimeError, torch.onnx.errors.OnnxExporterError) as error:
-        raise _unwritten(target, error) from None
+        raise _unwritten(output, error) from None
     finally:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
@@ -139,7 +139,7 @@ def _peft(trained: Trained, folder: Path, *, overwrite: bool) -> float:
     if not frozen <= given_names(predictor):
         raise UserError(
             f"format peft leaves the frozen weights out, and those of {predictor.description} were"
-            " drawn at random: give --format safetensors"
+            " drawn at random: give format=safetensors"
         )
     make_folder(folder)
     try:

@@ -43,6 +43,7 @@ class Course:
         self._running = (0, 0.0)  # the round that clients train in, and when it was first seen
         self.rounds = 0.0
         self.parts = [_STARTING["checking"]]
+        self.stopping = False
 
     def look(self, state: Row | None, so_far: SoFar) -> None:
         """Takes up what `execute` shows: `rounds`, those that are done, the running one by its
@@ -51,7 +52,8 @@ class Course:
         within = phase in ("training", "evaluating") and bool(state)
         if within and running != self._running[0]:
             self._running = running, self._clock()
-        if phase != "stopping":  # the bar stays where it was
+        self.stopping = phase == "stopping"
+        if not self.stopping:  # the bar stays where it was
             self.rounds = so_far.round + (
                 _share(state) if state and running > so_far.round else 0.0
             )

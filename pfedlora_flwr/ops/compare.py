@@ -1,5 +1,5 @@
-"""`pfedlora compare`: does the missing runs of a comparison, and then reports. Without a GPU the
-runs go through warm workers of the local engine, one per core.
+"""Does the missing runs of a comparison. Without a GPU the runs go through warm workers of the
+local engine, one per core.
 
 What is left to do is read from the runs' directories before every run. So a comparison that was
 killed goes on where it was, a completed run (one with the same Experiment) is never repeated, and
@@ -10,17 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
-from rich.console import Console
 
 from pfedlora_flwr import config
-from pfedlora_flwr.commands.display import FAILED, stopped_code
-from pfedlora_flwr.commands.progress_text import duration
-from pfedlora_flwr.commands.run_queue import run_all, seconds_of
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison
@@ -29,115 +25,125 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import check_writable, make_folder
-from pfedlora_flwr.launch.checks import Start, of_scenario
+from pfedlora_flwr.launch.checks import Say, Start, nothing, of_scenario
 from pfedlora_flwr.launch.execute import STOPPED
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.resources import ENGINES, check_engine, cores, fitting_engine, resources
 from pfedlora_flwr.launch.simulation import claimed, stop_left_over
+from pfedlora_flwr.ops.progress_text import duration
+from pfedlora_flwr.ops.run_queue import Watch, run_all, seconds_of
 from pfedlora_flwr.report.words import count
-from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.output import from_here
 from pfedlora_flwr.runs.provenance import commits, git_commit, read_about, short
+from pfedlora_flwr.runs.rows import Result
 from pfedlora_flwr.training.device import find_device
 
 _MOST = 256
 _NAMED = 10
 """Runs that a line names."""
-_WHOLE = Shard()
-_AUTO = "auto"
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What came of it. stopped: the result of the run in which it was stopped, if it was."""
+
+    work: Work
+    stopped: Result | None = None
+
+    def left(self, whole: Comparison) -> int:
+        """The runs of the whole comparison that are left, to other shards or parts."""
+        if self.work.shard.of == 1:
+            return 0
+        everything = Work(whole, self.work.output, failed=dict(self.work.failed))
+        everything.failed |= everything.failed_before()  # on other hosts, too
+        return everything.count().left
 
 
 def compare(
-    part: Comparison,
     whole: Comparison,
     output: Path,
-    out: Console,
-    err: Console,
     *,
+    methods: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    only: Sequence[str] = (),
     dry_run: bool = False,
-    engine: str = _AUTO,
     drop_models: bool = False,
-    jobs: int | str = _AUTO,
-    shard: Shard = _WHOLE,
     redo: Sequence[str] = (),
-    report: bool = True,
-    here: bool = False,
     options: Iterable[str] = (),
-) -> int:
-    """Runs what is missing of `part`, then reports on `whole`; the exit code: 0 when no run has
-    failed. Raises UserError.
+    engine: str = AUTO,
+    jobs: int | str = AUTO,
+    shard: str = "",
+    here: bool = False,
+    say: Say = nothing,
+    warn: Say = nothing,
+    watch: Watch = nothing,
+) -> Compared:
+    """Does the missing runs of a comparison, of all or of these methods, seeds and values. Raises
+    UserError.
 
+    drop_models: whether no completed run keeps its clients' models. redo: which runs that are there
+    are done again (`Work.ask_again`). options: keys given beside the file; those of them and of the
+    axes that no run uses are named.
     engine: one of ENGINES; auto: local where no run trains on a GPU or a Ray cluster, else flower.
-    drop_models: whether no completed run keeps its clients' models.
     jobs: runs at once, a number; auto: one for each core, or GPU, by the local engine, one by
-    flower.
-    shard: the runs of `part` that are done here; the report is written where the last of `whole` is
-    done.
-    redo: which runs that are there are done again (`Work.ask_again`).
-    report: whether the report is written at the end. here: whether the local engine's runs are done
-    in this process, one after the other. options: keys given beside the file; those of them and of
-    the axes that no run uses are named."""
+    flower. shard: I/N; only these runs are done here. here: whether the local engine's runs are
+    done in this process, one after the other. say, warn: take lines. watch: is told how the runs
+    stand."""
+    part = whole.select(methods, seeds, only)
     asked = 1 if here else _number(str(jobs))
-    work = Work(part, output.absolute(), shard)
-    if engine not in (_AUTO, *ENGINES):
-        raise UserError(f"--engine is {engine!r}; allowed: {', '.join((_AUTO, *ENGINES))}")
+    work = Work(part, output.absolute(), Shard.parse(shard))
+    if engine not in (AUTO, *ENGINES):
+        raise UserError(f"engine is {engine!r}; allowed: {', '.join((AUTO, *ENGINES))}")
     examples = work.examples()
-    engine = fitting_engine([job.config for job in examples]) if engine == _AUTO else engine
+    engine = fitting_engine([job.config for job in examples]) if engine == AUTO else engine
     for job in examples:
         check_engine(engine, job.config.execution, asked)
-    Work(whole, work.output).check()  # the report is on all of it
+    Work(whole, work.output).check()  # a report is on all of it
     work.ask_again(redo)
-    said = _preflight(work, engine, dry_run, out)
+    said = _preflight(work, engine, dry_run, say)
     axes = [key for axis in part.axes for key in axis.keys]
-    _name_unused(dict.fromkeys([*options, *axes]), examples, out)
-    _warn_of_own_code(work, err)
-    _warn_of_no_standalone(whole, err)
+    _name_unused(dict.fromkeys([*options, *axes]), examples, say)
+    _warn_of_own_code(work, warn)
+    _warn_of_no_standalone(whole, warn)
     if drop_models and (held := len(work.with_models())):
-        told = f"warning: --drop-models removes the models of {held} completed runs, too"
-        err.print(told, soft_wrap=True)
+        warn(f"warning: drop-models=true removes the models of {held} completed runs, too")
     at_once = asked or _at_once(work, engine)
     if dry_run:
         check_writable(work.output)
-        _show_work(work, out, engine, drop_models, at_once)
-        return 0
-    with _claimed(output, shard), stoppable(*SIGNALS):
-        if before := Plan.read(work.output):
-            said = [*before.said, *said]
-        replace(whole.plan(), said=tuple(dict.fromkeys(said))).write(work.output)
-        _stop_left_over(work)
-        _warn_of_other_code(work, err)
+        _show_work(work, say, engine, drop_models, at_once)
+        return Compared(work)
+    with _claimed(output, work.shard), stoppable(*SIGNALS):
         try:
-            speed = _speed(work, engine)
-            stopped = run_all(work, speed, out, engine, drop_models, at_once, here=here)
-            if stopped is None and report:
-                _report(work, whole, out)
+            if before := Plan.read(work.output):
+                said = [*before.said, *said]
+            replace(whole.plan(), said=tuple(dict.fromkeys(said))).write(work.output)
+            _stop_left_over(work)
+            _warn_of_other_code(work, warn)
+            stopped = run_all(
+                work,
+                _speed(work, engine),
+                engine,
+                drop_models=drop_models,
+                at_once=at_once,
+                here=here,
+                say=say,
+                watch=watch,
+            )
         except Stopped as stop:
-            stopped = {
-                "status": "stopped",
-                "error": stop.number.name,
-                "stopped_by": STOPPED[stop.number][1],
-            }
-        if stopped:
-            again = any(name != STALE for name in redo)
-            whole_again = ", and does those of --redo again from the first" if again else ""
-            err.print(f"stopped; the same command continues{whole_again}")
-            return stopped_code(stopped)
-    for directory, reason in work.failed.items():
-        err.print(f"failed: {directory.relative_to(work.output)}: {reason}")
-    if work.failed:
-        err.print(f"{len(work.failed)} runs failed; the same command retries them")
-    return FAILED if work.failed else 0
+            by = STOPPED[stop.number][1]
+            stopped = {"status": "stopped", "error": stop.number.name, "stopped_by": by}
+    return Compared(work, stopped)
 
 
 def _number(jobs: str) -> int:
     """The runs at once that are asked for; 0 for auto. Raises UserError."""
-    if jobs == _AUTO:
+    if jobs == AUTO:
         return 0
     if jobs.isdecimal() and 1 <= int(jobs) <= _MOST:
         return int(jobs)
-    raise UserError(f"--jobs is {jobs!r}; allowed: auto, or 1 to {_MOST}")
+    raise UserError(f"jobs is {jobs!r}; allowed: auto, or 1 to {_MOST}")
 
 
 def _at_once(work: Work, engine: str) -> int:
@@ -147,24 +153,6 @@ def _at_once(work: Work, engine: str) -> int:
     gpu = any(find_device(job.config.experiment.device).type == "cuda" for job in work.examples())
     most = torch.cuda.device_count() if gpu else cores()
     return max(1, min(most, _MOST, work.count().left))
-
-
-def _report(work: Work, whole: Comparison, out: Console) -> None:
-    """The report on the whole comparison, unless other shards will add to it."""
-    left = 0
-    if work.shard.of > 1:
-        everything = Work(whole, work.output, failed=dict(work.failed))
-        everything.failed |= everything.failed_before()  # on other hosts, too
-        left = everything.count().left
-    if left:
-        later = f"pfedlora report {from_here(work.output)}"
-        out.print(
-            f"{left} runs are left, to other shards or parts; when those are done: {later}",
-            soft_wrap=True,
-        )
-        return
-    written = write_report([work.output], work.output / "report", out)
-    out.print(f"the report is in {written.folder}", soft_wrap=True)
 
 
 @contextmanager
@@ -198,7 +186,7 @@ def _stop_left_over(work: Work) -> None:
                     work.drop_rejected()
 
 
-def _warn_of_other_code(work: Work, err: Console) -> None:
+def _warn_of_other_code(work: Work, warn: Say) -> None:
     """Says so where what is there already was made by other commits than this."""
     here = short(git_commit())
     others = [
@@ -214,10 +202,10 @@ def _warn_of_other_code(work: Work, err: Console) -> None:
             f"warning: of these runs some were made by {by}, and this is"
             f" {here or 'an unknown commit'}: they may not compute the same"
         )
-        err.print(told, soft_wrap=True)
+        warn(told)
 
 
-def _warn_of_no_standalone(whole: Comparison, err: Console) -> None:
+def _warn_of_no_standalone(whole: Comparison, warn: Say) -> None:
     """Says so where tables will say "= Standalone", and no run says what that is."""
     cells = whole.cells()
     if any(not cell.candidates for cell in cells) and not any(
@@ -227,10 +215,10 @@ def _warn_of_no_standalone(whole: Comparison, err: Console) -> None:
             "warning: of these methods some are Standalone by construction, and Standalone itself"
             " is not run: name it among the methods, with sharing=mean"
         )
-        err.print(told, soft_wrap=True)
+        warn(told)
 
 
-def _warn_of_own_code(work: Work, err: Console) -> None:
+def _warn_of_own_code(work: Work, warn: Say) -> None:
     """Names the runs that another code of the user's did than is here, and that stay."""
     by_files: dict[str, list[str]] = {}
     for directory, found in work.other_code().items():
@@ -240,12 +228,12 @@ def _warn_of_own_code(work: Work, err: Console) -> None:
     for files, runs in by_files.items():
         told = (
             f"warning: your code has changed ({files}) since {len(runs)} runs that stay as they"
-            f" are: {some(runs, _NAMED)}; --redo {STALE} does them again"
+            f" are: {some(runs, _NAMED)}; redo={STALE} does them again"
         )
-        err.print(told, soft_wrap=True)
+        warn(told)
 
 
-def _preflight(work: Work, engine: str, dry_run: bool, out: Console) -> list[str]:
+def _preflight(work: Work, engine: str, dry_run: bool, say: Say) -> list[str]:
     """Says once what `run` would say of the runs, and returns it. Raises UserError, with the
     scenario's name, where a run could not start. A dry run downloads nothing: it leaves such out.
     """
@@ -266,18 +254,18 @@ def _preflight(work: Work, engine: str, dry_run: bool, out: Console) -> list[str
             raise type(error)(f"{job.title}: {error}") from error.__cause__
         for line in lines:
             if line not in said:
-                out.print(line, soft_wrap=True)
+                say(line)
             said[line] = None
     return [line.removeprefix("warning: ") for line in said]
 
 
-def _name_unused(options: Iterable[str], examples: Sequence[Job], out: Console) -> None:
+def _name_unused(options: Iterable[str], examples: Sequence[Job], say: Say) -> None:
     """Names the options, and keys of axes, that change nothing in any of these runs."""
     for name in options:
         told = [config.unused([name], job.config) for job in examples]
         if all(told):
             line = told[0][0] if told.count(told[0]) == len(told) else f"{name} is not used"
-            out.print(f"warning: {line}", soft_wrap=True)
+            say(f"warning: {line}")
 
 
 def _speed(work: Work, engine: str) -> estimate.Speed:
@@ -290,7 +278,7 @@ def _speed(work: Work, engine: str) -> estimate.Speed:
     return speed
 
 
-def _show_work(work: Work, out: Console, engine: str, drop_models: bool, at_once: int) -> None:
+def _show_work(work: Work, say: Say, engine: str, drop_models: bool, at_once: int) -> None:
     """What would run, how long it may take and the disk it will need."""
     speed, jobs = _speed(work, engine), work.jobs()
     runs = work.count()
@@ -299,17 +287,16 @@ def _show_work(work: Work, out: Console, engine: str, drop_models: bool, at_once
         seconds, states = speed.seconds(job.config), estimate.state_bytes(job.config)
         took = f"about {duration(seconds)}, {count(estimate.model_bytes(job.config))}B of models"
         took += f", {count(states)}B of states" if states else ""
-        out.print(f"{job.title}{more}: {_state(job)}; {took}", soft_wrap=True)
+        say(f"{job.title}{more}: {_state(job)}; {took}")
     disk = estimate.disk(
         (job.config for job in jobs for _ in range(job.repeats)), kept=not drop_models
     )
     diverged = f" ({runs.diverged} diverged)" if runs.diverged else ""
     basis = "a guess: no run has been timed yet" if speed.guessed else "from the runs that are done"
-    out.print(
+    say(
         f"{runs.done} of {runs.of} runs are done{diverged}, {runs.left} are left: about"
         f" {duration(seconds_of(jobs, speed) / at_once)} ({basis}), {count(disk)}B of disk in"
-        f" {work.output}",
-        soft_wrap=True,
+        f" {work.output}"
     )
 
 

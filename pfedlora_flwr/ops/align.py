@@ -8,8 +8,6 @@ from typing import TypedDict
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -20,10 +18,10 @@ from pfedlora_flwr.data.partition import few, places_in_class
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import check_replaceable, make_folder
-from pfedlora_flwr.models import basis, registry
-from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders, without_path
+from pfedlora_flwr.models import basis as directions_of
+from pfedlora_flwr.models import registry
+from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.models.pretrained import frozen_encoder
-from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.text import tokenised
 from pfedlora_flwr.rng import SERVER, derive, seeded
 from pfedlora_flwr.training.device import channels_last, find_device
@@ -51,23 +49,23 @@ class Alignment(TypedDict):
 
 
 def align(
-    config: RunConfig, most: int, file: Path | None = None, *, overwrite: bool = False
+    config: RunConfig, *, samples: int, basis: Path | None = None, overwrite: bool = False
 ) -> Alignment:
-    """Of the different models of a run, as they begin, on at most `most` samples of its dataset,
+    """Of the different models of a run, as they begin, on at most `samples` samples of its dataset,
     drawn from its classes in turn. Raises UserError.
 
-    file: where the principal directions of what they see are written, for `adapter.basis`."""
-    if file is not None:
-        check_replaceable(file, overwrite=overwrite, option="--basis")
+    basis: where the principal directions of what they see are written, for `adapter.basis`."""
+    if basis is not None:
+        check_replaceable(basis, overwrite=overwrite, option="basis")
     e, data_path = config.experiment.replace(train="head", neck="auto"), config.execution.data_path
     task, dataset = task_of(e, data_path), shared_dataset(e, data_path)
     names = registry.models_of(e, task)
     labels = np.asarray(dataset.labels)
-    if most < 2 * dataset.classes:
+    if samples < 2 * dataset.classes:
         raise UserError(
-            f"--samples is {most}; allowed: at least {2 * dataset.classes}, two of each class"
+            f"samples is {samples}; allowed: at least {2 * dataset.classes}, two of each class"
         )
-    chosen = few(labels, np.arange(len(labels)), most, e.seed, SERVER)
+    chosen = few(labels, np.arange(len(labels)), samples, e.seed, SERVER)
     device = find_device(e.device)
     of_chosen = torch.from_numpy(labels[chosen])
     found = []
@@ -76,23 +74,24 @@ def align(
         inputs = np.asarray(dataset.inputs[chosen])
         if task.kind == TEXT:
             inputs = tokenised(name.name, inputs)
-        samples = dataset.kind.samples(
+        chosen_samples = dataset.kind.samples(
             torch.from_numpy(inputs).to(device), of_chosen.to(device), *constants
         )
         with seeded(derive(e.seed, "model", client)):
             model = channels_last(registry.build(name, task).to(device)).eval()
         encoder = frozen_encoder(model)
         if encoder is not None:
-            samples = outputs.with_outputs(samples, encoder, outputs.kept(encoder, samples, e))
+            kept = outputs.kept(encoder, chosen_samples, e)
+            chosen_samples = outputs.with_outputs(chosen_samples, encoder, kept)
         with mixed_precision(e.precision, device):
-            found.append(infer(model.encode, samples).cpu())
+            found.append(infer(model.encode, chosen_samples).cpu())
     accuracy, correlation = agreement(found, of_chosen)
     known = [without_path(name) for name in names]
     directions = 0
-    if file is not None:
-        make_folder(file.absolute().parent)
-        about = {"models": known, "dataset": datasets.without_path(e.dataset), "samples": most}
-        directions = basis.write(file, found, about)
+    if basis is not None:
+        make_folder(basis.absolute().parent)
+        about = {"models": known, "dataset": datasets.without_path(e.dataset), "samples": samples}
+        directions = directions_of.write(basis, found, about)
     return {
         "models": known,
         "widths": [r.shape[1] for r in found],
@@ -142,24 +141,3 @@ def _standardised(representation: Tensor) -> Tensor:
     deviation = representation.std(0, correction=0)
     varies = deviation > _LEAST
     return (representation - representation.mean(0)) * varies / torch.where(varies, deviation, 1)
-
-
-def show(found: Alignment, out: Console) -> None:
-    """The accuracies as a table, and what they are of."""
-    table = Table(title="accuracy in %: class means of a row's model, read through a column's")
-    table.add_column("class means of")
-    for number in range(len(found["models"])):
-        table.add_column(str(number + 1), justify="right")
-    for number, (name, row) in enumerate(zip(found["models"], found["accuracy"], strict=True)):
-        shares = ("—" if share is None else f"{100 * share:.1f}" for share in row)
-        table.add_row(f"{number + 1} {name}, {found['widths'][number]} wide", *shares)
-    out.print(table)
-    widths = "; — where widths differ" if len(set(found["widths"])) > 1 else ""
-    out.print(
-        f"{found['samples']} samples of {found['classes']} classes, half for the means; by chance"
-        f" {100 * found['chance']:.1f}{widths}"
-    )
-    for name in random_encoders(map(ModelSpec.parse, found["models"])):
-        out.print(f"warning: {name}: {RANDOM_WEIGHTS}", soft_wrap=True)
-    if found["directions"]:
-        out.print(f"{found['directions']} principal directions written")

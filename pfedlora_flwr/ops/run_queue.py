@@ -5,63 +5,60 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress
-
-from pfedlora_flwr.commands.display import progress_bars, room
-from pfedlora_flwr.commands.progress_text import Course, duration
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.work import Job, Work
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch import execute as executing
+from pfedlora_flwr.launch.checks import Say
 from pfedlora_flwr.launch.worker import Worker, could_not_start, shares
+from pfedlora_flwr.ops.progress_text import Course, duration
 from pfedlora_flwr.runs.completed import DIVERGED
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar, Watched
 from pfedlora_flwr.runs.rows import Result
 
-_ALL = "all runs"
 _OF_ONE_RUN = ("dp", "observer")
 """What stops a run by its own affairs: the others go on."""
 _LOOK = 0.25
 """Seconds between two looks at runs in processes of their own."""
+Watch = Callable[["Runs"], None]
+"""Told several times a second how the runs stand."""
 
 
 def run_all(
     work: Work,
     speed: estimate.Speed,
-    out: Console,
     engine: str,
+    *,
     drop_models: bool,
     at_once: int,
-    *,
-    here: bool = False,
+    here: bool,
+    say: Say,
+    watch: Watch,
 ) -> Result | None:
     """Does every job there is; the result of the run in which it was stopped, if it was.
 
     here: whether the local engine's runs are done in this process."""
     for run in work.with_models() if drop_models else ():
         run.directory.drop_models()
-    bars = progress_bars(out, quiet=here)  # a bar would be drawn over a debugger
-    runs = _Runs(work, speed, out, bars, drop_models, at_once)
-    with bars:
-        if here or (engine == "flower" and at_once == 1):
-            return _one_by_one(runs, engine)
-        return _in_workers(runs, engine)
+    runs = Runs(work, speed, say, watch, drop_models, at_once)
+    if here or (engine == "flower" and at_once == 1):
+        return _one_by_one(runs, engine)
+    return _in_workers(runs, engine)
 
 
-def _one_by_one(runs: _Runs, engine: str) -> Result | None:
+def _one_by_one(runs: Runs, engine: str) -> Result | None:
     """Each run in this process."""
     while waiting := runs.waiting():
         line, config = runs.begin(waiting[0]), runs.config(waiting[0])
         try:
-            result = executing.execute(config, line.show, runs.out, engine=engine)
+            result = executing.execute(config, line.show, runs.say, engine=engine)
         except UserError as error:
             result = could_not_start(str(error))
         if runs.end(line, result):
@@ -69,10 +66,10 @@ def _one_by_one(runs: _Runs, engine: str) -> Result | None:
     return None
 
 
-def _in_workers(runs: _Runs, engine: str) -> Result | None:
+def _in_workers(runs: Runs, engine: str) -> Result | None:
     """Each run in a worker with its share of cores and GPUs. A worker that dies is replaced."""
     free, idle = shares(runs.at_once), list[Worker]()
-    busy: dict[Worker, _Line] = {}
+    busy: dict[Worker, Going] = {}
     try:
         while (waiting := runs.waiting()) or busy:
             for job in waiting[: runs.at_once - len(busy)]:
@@ -102,30 +99,28 @@ def _in_workers(runs: _Runs, engine: str) -> Result | None:
     return None
 
 
-class _Runs:
-    """The runs of a comparison while it goes on: what is left, what goes on with a line each, and a
-    line for all."""
+class Runs:
+    """The runs of a comparison while it goes on: what is left, and what goes on."""
 
     def __init__(
         self,
         work: Work,
         speed: estimate.Speed,
-        out: Console,
-        bars: Progress,
+        say: Say,
+        watch: Watch,
         drop_models: bool,
         at_once: int,
     ) -> None:
-        self.out, self.bars, self.at_once = out, bars, at_once
-        self._work, self._speed, self._drop_models = work, speed, drop_models
+        self.say, self.at_once = say, at_once
+        self._work, self.speed, self.watch, self._drop_models = work, speed, watch, drop_models
         self._again = set[Path]()
-        self._lines: list[_Line] = []
-        self._task = bars.add_task(_ALL, what="")
+        self.going: list[Going] = []
         self._wait_for([])
-        self._ended = self._count.ended
+        self._ended = self.count.ended
 
     def waiting(self) -> list[Job]:
         """The runs that are left and have not begun, as their directories tell."""
-        going = [line.job.directory for line in self._lines]
+        going = [line.job.directory for line in self.going]
         self._wait_for([job for job in self._work.jobs() if job.directory not in going])
         return self._waiting
 
@@ -135,17 +130,17 @@ class _Runs:
             return job.config.executed(resume=False, overwrite=True)
         return executing.continued(job.config)
 
-    def begin(self, job: Job) -> _Line:
+    def begin(self, job: Job) -> Going:
         """A run begins; it is no longer waited for."""
         self._wait_for([other for other in self._waiting if other is not job])
         if job.directory in self._work.redo:
             self._work.redo.discard(job.directory)
             self._again.add(job.directory)
-        self._lines.append(_Line(self, job))
-        self.show()
-        return self._lines[-1]
+        self.going.append(Going(self, job))
+        self.watch(self)
+        return self.going[-1]
 
-    def end(self, line: _Line, result: Result) -> bool:
+    def end(self, line: Going, result: Result) -> bool:
         """What came of a run, also of one that could not start; whether it was stopped."""
         directory, job = RunDirectory(line.job.directory), line.job
         if result["status"] == "completed":
@@ -155,8 +150,7 @@ class _Runs:
             with suppress(OSError):  # a full disk: the others go on
                 job.directory.mkdir(parents=True, exist_ok=True)
                 directory.write_result(result)
-        self.bars.remove_task(line.task)
-        self._lines.remove(line)
+        self.going.remove(line)
         by = result.get("stopped_by")
         if result["status"] == "stopped" and by not in _OF_ONE_RUN:
             return True
@@ -167,49 +161,38 @@ class _Runs:
         if result["status"] == DIVERGED:
             came = result["error"] or DIVERGED
         elif result["status"] == "completed":
-            self._speed.learn(job.config, result["seconds"]["total"])
+            self.speed.learn(job.config, result["seconds"]["total"])
             came = f"accuracy {result['accuracy']['at_best_validation']:.4f} at best validation"
         elif by == "dp":  # for good
             came = f"stopped: {result['error']}"
         else:
             self._work.failed[job.directory] = result["error"] or "no reason given"
             came = f"{result['status']}: {result['error']}"
-        self._count = self._work.count()
+        self.count = self._work.count()
         self._ended += 1  # another one's result may be on disk already, and not yet told
-        self.out.print(f"{self._ended} of {self._count.of}: {job.title}: {came}", soft_wrap=True)
+        self.say(f"{self._ended} of {self.count.of}: {job.title}: {came}")
         return False
 
-    def show(self) -> None:
-        """The line for all runs."""
-        left = self._later + sum(line.left for line in self._lines)
-        ended, of = self._count.ended, self._count.of
-        words = f"{ended} of {of} runs done · about {duration(left / self.at_once)} left"
-        self.bars.update(self._task, total=of, completed=ended, what=words)
-
-    def seconds(self, config: RunConfig) -> float:
-        """What a run will take."""
-        return self._speed.seconds(config)
+    def words(self) -> str:
+        """How all of them stand."""
+        left = self._later + sum(line.left for line in self.going)
+        done = f"{self.count.ended} of {self.count.of} runs done"
+        return f"{done} · about {duration(left / self.at_once)} left"
 
     def _wait_for(self, jobs: list[Job]) -> None:
         self._waiting = jobs
         # asked for four times a second
-        self._later, self._count = seconds_of(jobs, self._speed), self._work.count()
+        self._later, self.count = seconds_of(jobs, self.speed), self._work.count()
 
 
-class _Line:
-    """A run that goes on, and its line. left: its seconds."""
+class Going:
+    """A run that goes on. left: its seconds."""
 
-    def __init__(self, runs: _Runs, job: Job) -> None:
+    def __init__(self, runs: Runs, job: Job) -> None:
         self.job = job
-        self.left = runs.seconds(job.config)
-        self._runs, self._course, self._directory = (
-            runs,
-            Course(job.config.experiment),
-            RunDirectory(job.directory),
-        )
-        self.task = runs.bars.add_task(
-            job.title, total=job.config.experiment.rounds, what=self._course.words()
-        )
+        self.left = runs.speed.seconds(job.config)
+        self.course = Course(job.config.experiment)
+        self._runs, self._directory = runs, RunDirectory(job.directory)
         self._rounds: Watched | None = None
 
     def look(self) -> None:
@@ -219,16 +202,11 @@ class _Line:
             self.show(self._directory.doing(), self._rounds.look())
 
     def show(self, state: Row | None, so_far: SoFar) -> None:
-        """Shows what the run is doing, and its rounds so far."""
-        self._course.look(state, so_far)
-        own = self._course.left(state, so_far)
-        self.left = self._runs.seconds(self.job.config) if own is None else own
-        self._runs.show()
-        words = self._course.words(room(self._runs.out, max(_ALL, self.job.title, key=len)))
-        stopping = state is not None and state["phase"] == "stopping"
-        self._runs.bars.update(
-            self.task, completed=self._course.rounds, what=words, refresh=stopping
-        )
+        """Takes up what the run is doing, and its rounds so far."""
+        self.course.look(state, so_far)
+        own = self.course.left(state, so_far)
+        self.left = self._runs.speed.seconds(self.job.config) if own is None else own
+        self._runs.watch(self._runs)
 
 
 def seconds_of(jobs: Iterable[Job], speed: estimate.Speed) -> float:

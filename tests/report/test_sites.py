@@ -1,0 +1,85 @@
+"""Who gains, site by site, and what of pooling's gain a method gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pfedlora_flwr.report import decision, opening, sites
+from pfedlora_flwr.report.load import load
+from pfedlora_flwr.runs import right_rows
+from tests.report.made import make_run
+
+
+def made(folder: Path, pooled: list[float]) -> None:
+    """Standalone, Pooled and FedAvg of three sites and seeds: with FedAvg site 0 loses, site 2
+    gains."""
+    for seed in range(3):
+        alone, more = 0.5 + 0.01 * seed, 0.001 * (seed - 1)
+        for method, mean, clients in (
+            ("standalone", alone, [alone, 0.6, 0.4]),
+            ("pooled", alone + pooled[seed], [0.9] * 3),
+            ("fedavg", alone + 0.06 + more, [alone - 0.1 + more, 0.6, 0.7]),
+        ):
+            keys = {"method": method, "seed": seed, "models": "cnn5", "rounds": 2}
+            make_run(folder / f"{method}-{seed}", [0.1, 0.1, mean], clients, **keys)
+
+
+def test_rows_by_site_mark_who_loses_in_words_and_colour(tmp_path: Path, laid_out: None) -> None:
+    made(tmp_path, [0.1, 0.101, 0.099])
+    study = load([tmp_path])
+    found = decision.findings(study)
+    assert [f.ours.method for f in found] == ["fedavg"]  # pooled is no method that was tried
+    table = sites.table(study, found)
+    assert [line[0] for line in table.lines] == ["client 2", "client 1", "client 0"]
+    assert [line[-1] for line in table.lines] == [
+        "+30.00 ± 0.00",
+        "+0.00 ± 0.00",
+        "▼ -10.00 ± 0.25",
+    ]
+    assert table.html().count('class="n loss"') == 1
+    assert [p.path.stem for p in sites.figures(study, found, tmp_path)] == ["sites"]
+    assert opening.conclusion(study, found).endswith(
+        " By site, after the last round: 1 of 3 gain with FedAvg and 1 lose (1 by an interval that"
+        " excludes 0); the worst one then is client 0, with 41.0 % (51.0 alone)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("pooled", "told"),
+    [
+        (
+            [0.1, 0.101, 0.099],
+            "training alone (+9.75 to +10.25); of that FedAvg gets on average 60 %.",
+        ),
+        ([0.1, -0.1, 0.2], "so nothing is sure to be won."),
+    ],
+)
+def test_a_share_of_poolings_gain_is_told_where_that_is_sure(
+    tmp_path: Path, pooled: list[float], told: str
+) -> None:
+    made(tmp_path, pooled)
+    text = opening.conclusion(load([tmp_path]))
+    assert told in text
+    assert ("gets" in text) == ("gets" in told)
+
+
+def test_a_report_reads_which_rows_were_right_at_the_headlines_round(tmp_path: Path) -> None:
+    made(tmp_path, [0.1] * 3)
+    assert [f.rows for f in decision.findings(load([tmp_path]))] == [None]
+    study = load([tmp_path])
+    rows, classes = np.arange(100), np.array([0] * 50 + [1] * 50)
+    for run in study.runs:
+        right = np.arange(100) < round(100 * run.accuracy)
+        for client in run.clients:
+            file = run.directory.right_rows(client)
+            right_rows.keep(file, 2, rows, classes, ~right)  # done again after a resume
+            right_rows.keep(file, 2, rows, classes, right)
+            right_rows.keep(file, 3, rows, classes, ~right)
+        run.result["accuracy"]["at_best_validation"] = float(right.mean())
+    [finding] = decision.findings(study)
+    # six of a hundred rows differ: √(0.06 · 0.94 / 99 / 3) over three sites
+    assert finding.rows == pytest.approx(1.96 * (0.06 * 0.94 / 99 / 3) ** 0.5, rel=0.1)
+    assert "Test rows limit it" in opening.conclusion(study)
