@@ -3,12 +3,11 @@ clients fail or are refused."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
 from pfedlora_flwr.experiment import Experiment, at_least
-from pfedlora_flwr.keys import Key, Scalar, key, keys_of
+from pfedlora_flwr.keys import Form, Key, Listed, Scalar, Section, key, keys_of
 
 SCORES = {
     "accuracy": "accuracy",
@@ -19,7 +18,7 @@ SCORES = {
 
 
 @dataclass(frozen=True)
-class Execution:
+class Execution(Section):
     """How and where an Experiment runs. A resumed run may change all of it."""
 
     data_path: str = key("", "the folder of the dataset's files; empty: downloaded to the cache")
@@ -52,11 +51,12 @@ class Execution:
         "with resume: continue although your own code has changed since the run's rounds",
     )
     overwrite: bool = key(False, "replace the run in `output`")
-    observers: str = key(
+    observers: Listed[str] = key(
         "",
         "objects that are told of each round, separated by commas: tensorboard (event files in"
         " `events` of the output), mlflow, wandb, prometheus (`metrics.prom` of the output),"
         " `package.module:Class`",
+        form=Form("observers", str, empty=True),
     )
     audit_uploads: bool = key(
         False, "keep every admitted upload, for `pfedlora audit`", name="audit.uploads"
@@ -106,19 +106,10 @@ class Execution:
     )
     node_timeout: float = key(300.0, "seconds to wait for nodes to connect", above=0)
 
-    def flat(self) -> dict[str, Scalar]:
-        """Every key as a run-config scalar."""
-        return {name: k.text(getattr(self, k.attribute)) for name, k in KEYS.items()}
-
     def merging(self) -> dict[str, Scalar]:
         """The keys that decide what is merged once clients fail, where they are not at their
         defaults."""
-        found = {name: (KEYS[name], getattr(self, KEYS[name].attribute)) for name in _MERGING}
-        return {name: k.text(value) for name, (k, value) in found.items() if value != k.default}
-
-    def replace(self, **changes: Any) -> Execution:
-        """A copy with attributes changed; it is not checked again."""
-        return dataclasses.replace(self, **changes)
+        return {name: value for name, value in self.changed().items() if name in _MERGING}
 
     def enough_of(self, asked: int) -> int:
         """How many of so many clients have to succeed, by `min-success`."""
@@ -142,8 +133,7 @@ class RunConfig:
 
     def keys(self) -> dict[str, tuple[Key, Any]]:
         """Every key with its value."""
-        own = {name: (k, getattr(self.execution, k.attribute)) for name, k in KEYS.items()}
-        return self.experiment.keys() | own
+        return self.experiment.keys() | self.execution.keys()
 
     def executed(self, **changes: Any) -> RunConfig:
         """The same Experiment with attributes of its Execution changed; it is not checked again."""

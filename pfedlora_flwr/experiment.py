@@ -6,19 +6,18 @@ What the names of datasets and partitions may be, the data room knows: `config` 
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pfedlora_flwr.keys import Key, Scalar, key, keys_of
+from pfedlora_flwr.keys import Form, Key, Listed, Section, in_words, key, keys_of
 
 
 @dataclass(frozen=True)
-class NoOptions:
+class NoOptions(Section):
     """The options of a method that has none, and the base of every method's own: fields declared by
     `key`.
 
@@ -28,8 +27,40 @@ class NoOptions:
     prefix: ClassVar[str | None] = None
 
 
+def _pair(word: str) -> tuple[int, int]:
+    last, clients = word.split(":")
+    return int(last), int(clients)
+
+
+def _left(word: str) -> tuple[int, int]:
+    last, colon, client = word.rpartition(":")
+    return int(last) if colon else -1, int(client)
+
+
+def _number(word: str, low: int = 1) -> int:
+    if not (word.isascii() and word.isdigit() and low <= int(word) < 10**9):
+        raise ValueError(word)
+    return int(word)
+
+
+def _part(word: str) -> str:
+    if word not in TRAINED:
+        raise ValueError(word)
+    return word
+
+
+def _name(word: str) -> str:
+    if not word:
+        raise ValueError(word)
+    return word
+
+
+TRAINED = ("all", "head", "lora")
+"""What may be trained of a model."""
+
+
 @dataclass(frozen=True)
-class Experiment:
+class Experiment(Section):
     """What is trained, and on what. The defaults are the paper's where it gives them (Section
     5.1)."""
 
@@ -56,6 +87,7 @@ class Experiment:
         " 2 F + 3; a class row so many holders",
         name="aggregation.liars",
         low=1,
+        needs="aggregation",
     )
     max_weight: float = key(
         0.0,
@@ -98,16 +130,19 @@ class Experiment:
         "the column of texts, of `csv:`, `parquet:` and `hf:`; auto: none",
         name="data.text-column",
     )
-    max_tokens: int = key(64, "tokens of a text that a model takes", low=2, high=8192)
+    max_tokens: int = key(
+        64, "tokens of a text that a model takes", low=2, high=8192, needs="data.text-column"
+    )
     data_client_column: str | None = key(
         None,
         "the column that names a sample's owner (partition.kind=natural); auto: none",
         name="data.client-column",
     )
-    data_class_names: str | None = key(
+    data_class_names: Listed[str] | None = key(
         None,
         "a table's classes in order, separated by commas; auto: its sorted labels",
         name="data.class-names",
+        form=Form("names", _name),
     )
     data_sep: str = key(
         "comma",
@@ -132,17 +167,19 @@ class Experiment:
         low=1,
         high=1_000_000,
     )
-    clients_joined: str = key(
+    clients_joined: Listed[tuple[int, int]] = key(
         "",
         "clients that joined after round 1, as R:N: only the first N clients take part up to"
         " round R; several, separated by commas. Set by --resume with more `clients`",
         name="clients-joined",
+        form=Form("R:N, or several of them", _pair, empty=True),
     )
-    clients_left: str = key(
+    clients_left: Listed[tuple[int, int]] = key(
         "",
         "clients that left, as R:K: client K is in no round after round R. K alone: in none, or"
         " with --resume in none after the run's last one. Several are separated by commas",
         name="clients-left",
+        form=Form("R:K or K, or several of them", _left, empty=True),
     )
     clients_held_out: int = key(
         0,
@@ -153,11 +190,12 @@ class Experiment:
     held_out_rounds: int = key(
         10, "visits of a held-out client when it is adapted", name="held-out.rounds", low=1
     )
-    held_out_samples: str = key(
+    held_out_samples: Listed[int | None] = key(
         "all",
         "training samples with which a held-out client is adapted: all, or a number; several,"
         " separated by commas, each for an adaptation of its own",
         name="held-out.samples",
+        form=Form("all, or integers ≥ 2", lambda w: None if w == "all" else _number(w, 2)),
     )
     held_out_every: int = key(
         0,
@@ -180,15 +218,21 @@ class Experiment:
         " evenly",
         name="partition.classes-per-client",
         low=1,
+        needs="partition.kind=pathological",
     )
     partition_alpha: float = key(
-        0.3, "concentration of the Dirichlet distribution", name="partition.alpha", above=0
+        0.3,
+        "concentration of the Dirichlet distribution",
+        name="partition.alpha",
+        above=0,
+        needs="partition.kind=dirichlet",
     )
     partition_min_samples: int = key(
         10,
         "owners with fewer samples are left out (natural)",
         name="partition.min-samples",
         low=10,
+        needs="partition.kind=natural",
     )
     partition_samples_per_client: int | None = key(
         None,
@@ -197,11 +241,12 @@ class Experiment:
         name="partition.samples-per-client",
         low=2,
     )
-    models: str = key(
-        "auto",
+    models: Listed[str] | None = key(
+        None,
         "client models, separated by commas: cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME,"
         " torchvision:NAME, hf:FOLDER (texts), package.module:Class; client k gets number k mod"
         " their count; auto: by the setting",
+        form=Form("models", str),
     )
     setting: str = key(
         "heterogeneous",
@@ -209,16 +254,18 @@ class Experiment:
         " one for all clients",
         choices=("heterogeneous", "homogeneous"),
     )
-    train: str = key(
+    train: Listed[str] = key(
         "all",
         "the part of its model that a client trains: all, head (frozen encoder), or lora (frozen"
         " encoder with LoRA inside, and the head); several values, separated by commas, are"
         " assigned in turn",
+        form=Form(f"{in_words(TRAINED)}, or several of them", _part),
     )
-    lora_rank: str = key(
+    lora_rank: Listed[int] = key(
         "8",
         "LoRA: rank r; several values, separated by commas, are assigned in turn",
         name="lora.rank",
+        form=Form("integers ≥ 1", _number),
     )
     lora_alpha: float | None = key(
         None,
@@ -226,12 +273,13 @@ class Experiment:
         name="lora.alpha",
         above=0,
     )
-    lora_targets: str | None = key(
+    lora_targets: Listed[str] | None = key(
         None,
         "LoRA: suffixes of layer names, separated by commas, or all-linear; auto: qkv of a ViT,"
         " query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3"
         " convolutions of a ResNet",
         name="lora.targets",
+        form=Form("all-linear, or suffixes of layer names", _name),
     )
     lora_dropout: float = key(
         0.0, "LoRA: dropout of its input in training", name="lora.dropout", low=0, below=1
@@ -396,20 +444,10 @@ class Experiment:
     """The method's own options: an instance of its `Options`."""
 
     def keys(self) -> dict[str, tuple[Key, Any]]:
-        """Every key of this Experiment, its method's own included, with its value."""
-        own = option_keys(self.method, type(self.options))
-        found = {name: (k, getattr(self, k.attribute)) for name, k in KEYS.items()}
-        return found | {name: (k, getattr(self.options, k.attribute)) for name, k in own.items()}
-
-    def flat(self) -> dict[str, Scalar]:
-        """Every key as a run-config scalar; `config.from_flat` gives the same object back."""
-        return {name: k.text(value) for name, (k, value) in self.keys().items()}
-
-    def changed(self) -> dict[str, Scalar]:
-        """The keys that are not at their defaults."""
-        return {
-            name: k.text(value) for name, (k, value) in self.keys().items() if value != k.default
-        }
+        """Every key of this Experiment, its method's own included, with its value;
+        `config.from_flat` gives the same object back of `flat`."""
+        own = option_keys(self.method, type(self.options)).items()
+        return super().keys() | {name: (k, getattr(self.options, k.attribute)) for name, k in own}
 
     def fingerprint(self) -> str:
         """SHA-256 of `changed`: equal fingerprints mean equal runs, as long as no client fails in
@@ -418,10 +456,6 @@ class Experiment:
         A key at its default is left out, so a new key changes no fingerprint.
         """
         return hashlib.sha256(json.dumps(self.changed(), sort_keys=True).encode()).hexdigest()
-
-    def replace(self, **changes: Any) -> Experiment:
-        """A copy with attributes changed; it is not checked again."""
-        return dataclasses.replace(self, **changes)
 
     def evaluates(self, round: int) -> bool:
         """Whether clients evaluate in this round: every `evaluate-every`-th one, and the last."""
@@ -440,11 +474,6 @@ class Experiment:
     def held_out(self) -> range:
         """The clients that are never sampled."""
         return range(self.trained_clients, self.clients)
-
-    @property
-    def held_out_sizes(self) -> tuple[int | None, ...]:
-        """The numbers in `held-out.samples`; None for all. Raises ValueError for what is none."""
-        return tuple(None if w == "all" else int(w) for w in _words(self.held_out_samples))
 
     def adapts(self, round: int) -> bool:
         """Whether the held-out clients are adapted after this round."""
@@ -493,26 +522,13 @@ class Experiment:
         tolerance makes 0.29·100 the 29 it is."""
         return self.sampled_in(self.rounds)
 
-    @property
-    def joins(self) -> tuple[tuple[int, int], ...]:
-        """What `clients-joined` says: (R, N) each; only the first N clients take part up to round
-        R. Raises ValueError for what is none."""
-        pairs = [word.split(":") for word in _words(self.clients_joined) if word]
-        return tuple((int(last), int(clients)) for last, clients in pairs)
-
-    @property
-    def leaves(self) -> tuple[tuple[int, int], ...]:
-        """What `clients-left` says: (R, K) each; client K is in no round after R, and in none
-        at all where R is -1. Raises ValueError for what is no such pair."""
-        return leaves_of(self.clients_left)
-
     def left_by(self, round: int) -> set[int]:
         """The clients that have left before a round."""
         return gone_after(self.clients_left, round - 1)
 
     def clients_in(self, round: int) -> Sequence[int]:
         """The clients that can be sampled in a round, ascending."""
-        until = next((n for last, n in self.joins if round <= last), self.trained_clients)
+        until = next((n for last, n in self.clients_joined if round <= last), self.trained_clients)
         gone = self.left_by(round)
         return [k for k in range(until) if k not in gone] if gone else range(until)
 
@@ -523,50 +539,6 @@ class Experiment:
     def _share_of(self, clients: int) -> int:
         return max(1, int(self.participation * clients + 1e-9))
 
-    def model_names(self, family: str = "cnn") -> tuple[str, ...]:
-        """The client models in turn, each with what the keys say of it (`in_full`); `auto` is the
-        paper's choice for the setting, of the family that fits the inputs."""
-        if self.models != "auto":
-            names = _words(self.models)
-        else:
-            count = 5 if self.setting == "heterogeneous" else 1
-            names = tuple(f"{family}{i + 1}" for i in range(count))
-        trained, ranks = self.trained, self.lora_ranks
-        return tuple(
-            in_full(
-                names[k % len(names)],
-                {
-                    "train": trained[k % len(trained)],
-                    "representation": self.representation,
-                    "representation-norm": self.representation_norm,
-                    "neck": str(self.representation_width) if self.neck == "always" else "auto",
-                    "model-input": str(self.model_input or "auto"),
-                }
-                | (
-                    {
-                        "lora.rank": ranks[k % len(ranks)],
-                        "lora.alpha": str(self.lora_alpha or "auto"),
-                        "lora.targets": ",".join(_words(self.lora_targets or "auto")),
-                        "lora.dropout": str(self.lora_dropout),
-                        "lora.init": self.lora_init,
-                    }
-                    if trained[k % len(trained)] == "lora"
-                    else {}
-                ),
-            )
-            for k in range(math.lcm(len(names), len(trained), len(ranks)))
-        )
-
-    @property
-    def trained(self) -> tuple[str, ...]:
-        """What clients train of their models, in turn."""
-        return _words(self.train)
-
-    @property
-    def lora_ranks(self) -> tuple[str, ...]:
-        """LoRA's ranks, in turn; one where nobody trains it."""
-        return _words(self.lora_rank) if "lora" in self.trained else ("8",)
-
     @property
     def default_name(self) -> str:
         """A name for the run's directory where the user gives none."""
@@ -574,48 +546,15 @@ class Experiment:
 
 
 KEYS = keys_of(Experiment)
+SECTIONS = {"held-out": "clients-held-out", "lora": "train=lora", "secagg": "secagg.enabled"}
+"""What all other keys of a section need, as `needs` of a key says it."""
 
 
-_OF_LORA = ("lora.rank", "lora.alpha", "lora.targets", "lora.dropout", "lora.init")
-_OF_MODEL = {
-    "train": "all",
-    "representation": "features",
-    "representation-norm": "none",
-    "neck": "auto",
-    "model-input": "auto",
-} | {name: str(k.text(k.default)) for name, k in KEYS.items() if name in _OF_LORA}
-"""What a model's name in full may say of it, each with what it need not say."""
-
-
-def in_full(name: str, settings: Mapping[str, str]) -> str:
-    """A model's name with what is not usual of it: `timm:resnet18 (train=head, model-input=96)`."""
-    said = [f"{k}={v}" for k, v in settings.items() if v != _OF_MODEL[k]]
-    return f"{name} ({', '.join(said)})" if said else name
-
-
-def parted(name: str) -> tuple[str, dict[str, str]]:
-    """The other way round: the name alone, and all of its settings."""
-    bare, opened, rest = name.removesuffix(")").rpartition(" (")
-    said = dict(word.partition("=")[::2] for word in rest.split(", ")) if opened else {}
-    # a file's name may end so, too
-    found = bool(said) and name.endswith(")") and said.keys() <= _OF_MODEL.keys()
-    return (bare, _OF_MODEL | said) if found else (name, dict(_OF_MODEL))
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(","))
-
-
-def leaves_of(text: str) -> tuple[tuple[int, int], ...]:
-    """The (R, K) of the key `clients-left`. Raises ValueError for what is no such pair."""
-    pairs = [word.rpartition(":") for word in _words(text) if word]
-    return tuple((int(last) if colon else -1, int(k)) for last, colon, k in pairs)
-
-
-def gone_after(text: str, round: int) -> set[int]:
-    """The clients that the key `clients-left` lets be in no round after `round`. Raises ValueError
-    for what is no such pair."""
-    return {client for last, client in leaves_of(text) if last <= round}
+def gone_after(left: object, round: int) -> set[int]:
+    """The clients that the key `clients-left`, or its text, lets be in no round after `round`.
+    Raises UserError for a text that is none."""
+    pairs = left if isinstance(left, Listed) else KEYS["clients-left"].parse(left)
+    return {client for last, client in pairs if last <= round}
 
 
 def at_least(share: float, of: int) -> int:

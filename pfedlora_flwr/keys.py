@@ -7,19 +7,63 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 from pfedlora_flwr.errors import UserError
 
 Scalar = bool | int | float | str
+T = TypeVar("T")
 AUTO = "auto"
 FUNCTION = "package.module:function"
 """A choice that stands for every name of this form."""
 _LARGEST = 2**63
 """Flower's run-config holds 64-bit integers."""
+
+
+@dataclass(frozen=True, repr=False)
+class Listed(Sequence[T]):
+    """The items of a text, in order. It prints as the text and is equal to the same text."""
+
+    text: str
+    items: tuple[T, ...] = field(compare=False)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[index]
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return repr(self.text)
+
+
+@dataclass(frozen=True)
+class Form(Generic[T]):
+    """Texts with items that are separated by commas.
+
+    allowed: in words. item: one from its text; raises ValueError for none. empty: whether
+    there may be no item."""
+
+    allowed: str
+    item: Callable[[str], T]
+    empty: bool = False
+
+    def read(self, text: str) -> Listed[T]:
+        """Raises ValueError with the first item that is none."""
+        words = [word.strip() for word in text.split(",")] if text or not self.empty else []
+        items = []
+        for word in words:
+            try:
+                items.append(self.item(word))
+            except ValueError:
+                raise ValueError(word) from None
+        return Listed(text, tuple(items))
 
 
 def key(
@@ -33,6 +77,8 @@ def key(
     below: float | None = None,
     choices: Sequence[str] | None = None,
     path: bool = False,
+    needs: str = "",
+    form: Form[Any] | None = None,
 ) -> Any:
     """A dataclass field that is a configuration key.
 
@@ -41,17 +87,14 @@ def key(
         does, with its unit. name: the key's name where it is not the attribute's with dashes. low,
         high: inclusive bounds. above, below: exclusive ones. choices: the allowed strings; one that
         ends in ":" allows any text after it, FUNCTION any name of its form. path: whether it is a
-        file's, which is absolute in a run.
+        file's, which is absolute in a run. needs: another key without which it changes nothing, as
+        `key=value`, or as `key` alone, which must not be at its default. form: of a text's items.
     """
-    metadata = {
-        "meaning": meaning,
-        "name": name,
-        "low": low,
-        "high": high,
-        "above": above,
-        "below": below,
-    }
-    return field(default=default, metadata=metadata | {"choices": choices, "path": path})
+    if form and default is not None:
+        default = form.read(default)
+    bounds = (low, high, above, below)
+    made = Key(name or "", "", str, False, default, meaning, *bounds, choices, path, needs, form)
+    return field(default=default, metadata={"key": made})
 
 
 @dataclass(frozen=True)
@@ -70,12 +113,16 @@ class Key:
     below: float | None
     choices: Sequence[str] | None
     path: bool = False
+    needs: str = ""
+    form: Form[Any] | None = None
 
     @property
     def allowed(self) -> str:
         """The allowed values, in words."""
         if self.choices is not None:
             words = in_words(self.choices)
+        elif self.form:
+            words = f"{self.form.allowed}, separated by commas"
         else:
             words = {bool: "true or false", int: "an integer", float: "a number", str: "text"}[
                 self.kind
@@ -114,11 +161,15 @@ class Key:
                 f"{self.name} is {_short(value)}; allowed:"
                 f" {self.allowed}{', finite and below 2^63' if huge else ''}"
             )
-        return value
+        try:
+            return self.form.read(str(value)) if self.form else value
+        except ValueError as error:
+            told = f"{self.name} is {_short(value)}; allowed: {self.allowed}"
+            raise UserError(f"{told}; {str(error)!r} is none") from None
 
     def text(self, value: Any) -> Scalar:
         """The value as a run-config scalar (None becomes `auto`)."""
-        return AUTO if value is None else value
+        return AUTO if value is None else value.text if self.form else value
 
     def _in_range(self, value: Any) -> bool:
         if self.choices is not None:
@@ -132,6 +183,58 @@ class Key:
                 and (self.below is None or value < self.below)
             )
         return True
+
+
+def said(key: Key, value: Any) -> str:
+    """A key and its value as messages have them."""
+    text = str(key.text(value))
+    return f"{key.name} is {text.lower() if key.kind is bool else text}"
+
+
+def unmet(need: str, keys: Mapping[str, tuple[Key, Any]]) -> str:
+    """What stands against a key's `needs` in these keys and values; empty: nothing."""
+    name, _, wanted = need.partition("=")
+    key, value = keys[name]
+    if wanted:
+        met = wanted in value if key.form else value == wanted
+    else:
+        met = value != key.default
+    return "" if met else said(key, value)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A frozen dataclass of keys; lists may be given as their texts."""
+
+    def __post_init__(self) -> None:
+        for k, value in Section.keys(self).values():
+            if k.form and isinstance(value, str):
+                object.__setattr__(self, k.attribute, k.parse(value))
+
+    @classmethod
+    def of(cls, parsed: Mapping[str, Any]) -> Self:
+        """With the values, by key, of those that are this section's."""
+        owner: type = cls
+        own = keys_of(owner).items()
+        return cls(**{k.attribute: parsed[name] for name, k in own if name in parsed})
+
+    def keys(self) -> dict[str, tuple[Key, Any]]:
+        """Every key by its name, with its value."""
+        owner: type = type(self)
+        return {name: (k, getattr(self, k.attribute)) for name, k in keys_of(owner).items()}
+
+    def flat(self) -> dict[str, Scalar]:
+        """Every key as a run-config scalar."""
+        return {name: k.text(value) for name, (k, value) in self.keys().items()}
+
+    def changed(self) -> dict[str, Scalar]:
+        """The keys that are not at their defaults."""
+        every = self.keys().items()
+        return {name: k.text(value) for name, (k, value) in every if value != k.default}
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with attributes changed; what goes together is not checked again."""
+        return dataclasses.replace(self, **changes)
 
 
 def _short(value: object) -> str:
@@ -170,13 +273,14 @@ def keys_of(owner: type, prefix: str = "") -> dict[str, Key]:
     """The keys that a dataclass declares, by name, in order (its other fields are left out)."""
     hints = typing.get_type_hints(owner)
     found = {}
-    for f in (f for f in dataclasses.fields(owner) if "meaning" in f.metadata):
+    for f in (f for f in dataclasses.fields(owner) if "key" in f.metadata):
+        declared: Key = f.metadata["key"]
         kind, auto = hints[f.name], False
         if isinstance(kind, types.UnionType):
             kind, auto = typing.get_args(kind)[0], True
-        name = prefix + (f.metadata["name"] or f.name.strip("_").replace("_", "-"))
-        rest = {k: v for k, v in f.metadata.items() if k != "name"}
-        found[name] = Key(
-            name=name, attribute=f.name, kind=kind, auto=auto, default=f.default, **rest
+        kind = str if declared.form else kind
+        name = prefix + (declared.name or f.name.strip("_").replace("_", "-"))
+        found[name] = dataclasses.replace(
+            declared, name=name, attribute=f.name, kind=kind, auto=auto
         )
     return found

@@ -15,6 +15,7 @@ from pfedlora_flwr.data.partition import places_in_class
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch.checks import of_method
 from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.ops.align import agreement, align
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.models.bases import base
@@ -28,9 +29,9 @@ def test_places_in_a_class_are_counted_from_0() -> None:
 
 def test_frozen_encoders_with_random_weights_are_named() -> None:
     """The likeliest slip with pretrained models: nothing but the accuracy would tell."""
-    assert random_encoders(["timm:test_vit", "timm:test_vit:pretrained", "cnn5"]) == [
-        "timm:test_vit"
-    ]
+    assert random_encoders(
+        map(ModelSpec, ("timm:test_vit", "timm:test_vit:pretrained", "cnn5"))
+    ) == ["timm:test_vit"]
     keys = {"dataset": "digits", "models": "timm:test_vit,cnn5", "neck": "always"}
     told = f"warning: timm:test_vit is frozen (train=head), and {RANDOM_WEIGHTS}"
     assert of_method(run_config(keys | {"train": "head"})) == [told]

@@ -3,11 +3,15 @@ line."""
 
 from __future__ import annotations
 
+import pickle
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from pfedlora_flwr import config
-from pfedlora_flwr.config import all_keys, from_flat, run_config
+from pfedlora_flwr.config import all_keys, find_key, from_flat, run_config
+from pfedlora_flwr.experiment import SECTIONS
 from scripts import methods
 from scripts.declare import OF_APP, ROOT, declared
 
@@ -77,3 +81,31 @@ def test_k_is_the_floor_of_the_share_and_at_least_one() -> None:
         (0.99, 10, 9),
     ]:
         assert from_flat({"participation": share, "clients": clients}).sampled == sampled
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "items"),
+    [
+        ("train", "head, all", ("head", "all")),
+        ("clients-joined", "2:3, 4:5", ((2, 3), (4, 5))),
+        ("clients-left", "2:3, 4", ((2, 3), (-1, 4))),
+        ("held-out.samples", "all, 20", (None, 20)),
+        ("lora.rank", "8, 08", (8, 8)),
+        ("models", "my:Net, cnn1", ("my:Net", "cnn1")),
+        ("observers", "", ()),
+    ],
+)
+def test_a_list_has_its_values_and_prints_as_it_was_given(
+    name: str, text: str, items: tuple[object, ...]
+) -> None:
+    key = find_key(name)
+    found = pickle.loads(pickle.dumps(key.parse(text)))
+    assert (tuple(found), key.text(found)) == (items, text)
+    assert found == key.parse(text) != key.parse(f"{text},{text or 'mlflow'}")
+
+
+def test_what_a_key_needs_is_a_key_and_a_value_it_can_have() -> None:
+    needs = {*SECTIONS.values(), *(k.needs for k in all_keys().values())} - {""}
+    for name, equals, value in (need.partition("=") for need in needs):
+        known = find_key(name)
+        assert known.text(known.parse(value)) == value if equals else known

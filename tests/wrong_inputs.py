@@ -251,7 +251,7 @@ KEYS = [
         "max-weight is 3; allowed with method fedlda: 0, for a client's later sums are differences",
     ),
     key("max-weight=-1", "max-weight is -1.0; allowed: a number ≥ 0"),
-    key("train=lora lora.rank=8,0", "lora.rank is '8,0'; allowed: an integer ≥ 1, or several"),
+    key("train=lora lora.rank=8,0", "lora.rank is '8,0'; allowed: integers ≥ 1, separated by"),
     key("train=lora models=cnn1", "'cnn1' begins at random, and LoRA is for models that others"),
     key("train=lora lora.init=best", "lora.init is 'best'; allowed: peft | orthogonal | folder:…"),
     key("models=hf:./nowhere", "model 'hf:"),
@@ -1762,7 +1762,7 @@ FILES = [
 ]
 NET = "models=timm:test_efficientnet:weights=test_efficientnet-0.safetensors train=lora"
 PRETRAINED = [
-    pretrained(f"{NET} lora.rank=0", "lora.rank is '0'; allowed: an integer ≥ 1", made.base()),
+    pretrained(f"{NET} lora.rank=0", "lora.rank is '0'; allowed: integers ≥ 1", made.base()),
     pretrained(
         f"{NET} lora.targets=qkv",
         "names 'qkv', with which no layer's name ends; those that take LoRA end with conv_stem",

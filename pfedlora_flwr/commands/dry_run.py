@@ -65,16 +65,18 @@ def _models(config: RunConfig) -> Table:
     table = Table(title=Text(f"{e.method}: what a client keeps"))
     for name in ("model", "clients", "representation", "parameters", "of them the model's"):
         table.add_column(name, justify="left" if name == "model" else "right")
-    for k, name in enumerate(method.model_names[: e.clients]):
+    for k, model in enumerate(method.model_names[: e.clients]):
         kept = method.private_init(k, 0)
         own = method.predictor(kept)
         width, necked = (
-            models.facts(name, method.task, built).width for built in (None, method.built_width)
+            models.facts(model, method.task, built).width for built in (None, method.built_width)
         )
         representation = str(width) if width == necked else f"{width} → {necked}"
         counts = [sum(p.numel() for p in module.parameters()) for module in (kept, own)]
         clients = len(range(k, e.clients, len(method.model_names)))
-        table.add_row(Text(name), str(clients), representation, *(f"{count:,}" for count in counts))
+        table.add_row(
+            Text(str(model)), str(clients), representation, *(f"{count:,}" for count in counts)
+        )
     return table
 
 

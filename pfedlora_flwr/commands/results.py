@@ -16,6 +16,7 @@ from rich.text import Text
 
 from pfedlora_flwr.errors import counted
 from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.ops.align import Alignment
 from pfedlora_flwr.ops.evaluate import OWN, SCORES, Evaluation
 from pfedlora_flwr.ops.predict import Prediction
@@ -157,7 +158,7 @@ def show_alignment(found: Alignment, out: Console) -> None:
         f"{found['samples']} samples of {found['classes']} classes, half for the means; by chance"
         f" {100 * found['chance']:.1f}{widths}"
     )
-    for name in random_encoders(found["models"]):
+    for name in random_encoders(map(ModelSpec.parse, found["models"])):
         out.print(f"warning: {name}: {RANDOM_WEIGHTS}", soft_wrap=True)
     if found["directions"]:
         out.print(f"{found['directions']} principal directions written")

@@ -36,7 +36,7 @@ def work(config: RunConfig) -> float:
     held = 0.8 * datasets.count_samples(e.dataset, Reading.of(e, path)) / e.clients
     samples = min(held, e.partition_samples_per_client or held)
     forward = sample_flops(e, task_of(e, path))
-    if {*e.trained} == {"head"} and not e.augment:
+    if {*e.train} == {"head"} and not e.augment:
         return e.clients * (samples + held / 4) * forward + e.rounds * e.sampled * _HEAD_VISIT
     return e.rounds * e.sampled * samples * e.local_epochs * 3 * forward
 

@@ -4,8 +4,6 @@ from pfedlora_flwr.config.checks import check, check_way, unused
 from pfedlora_flwr.config.files import find_conf, flatten, read_mapping, read_run
 from pfedlora_flwr.config.reading import (
     all_keys,
-    execution_of,
-    experiment_of,
     find_key,
     from_flat,
     load,
@@ -20,8 +18,6 @@ __all__ = [
     "all_keys",
     "check",
     "check_way",
-    "execution_of",
-    "experiment_of",
     "find_conf",
     "find_key",
     "flatten",

@@ -7,30 +7,21 @@ import math
 from collections.abc import Callable, Iterable
 
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.data.source import class_names_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
-from pfedlora_flwr.experiment import Experiment, option_keys
-from pfedlora_flwr.keys import in_words
+from pfedlora_flwr.experiment import SECTIONS, Experiment, option_keys
+from pfedlora_flwr.keys import said, unmet
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.methods.own import check_experiment
 from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.methods.sums import OfSums
 from pfedlora_flwr.models.named import is_library
-from pfedlora_flwr.models.registry import TRAINED
+from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.training.kinds import read_shape
 
 _MOST_MASKED = 1023
 """Clients whose masked updates can be summed: 1024 of the 2^22 levels would leave the 2^32."""
-_NOT_MASKED = ("clip-norm-factor", "max-samples")
-"""Keys of checks that a server makes of single updates."""
-_OF_PARTITION = {
-    "partition.classes-per-client": "pathological",
-    "partition.alpha": "dirichlet",
-    "partition.min-samples": "natural",
-}
-"""Keys of one kind of partition."""
 
 
 def check(config: RunConfig, method: type[Method]) -> None:
@@ -42,14 +33,14 @@ def check(config: RunConfig, method: type[Method]) -> None:
 def _method(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     check_experiment(method, e)
-    if method.shares_lora and {*e.trained} != {"lora"}:
+    if method.shares_lora and {*e.train} != {"lora"}:
         raise UserError(
             f"method {e.method} exchanges LoRA, and train is {e.train}: set train=lora, and models"
             " to one with weights"
         )
-    if method.one_model and (different := len(set(e.model_names()))) > 1:
-        ways = "setting=homogeneous, or models to one" if e.models == "auto" else "models to one"
-        if len({*e.trained}) > 1 or len({*e.lora_ranks}) > 1:
+    if method.one_model and (different := len(set(specs_of(e)))) > 1:
+        ways = "setting=homogeneous, or models to one" if e.models is None else "models to one"
+        if len({*e.train}) > 1 or len({one.lora_rank for one in specs_of(e)}) > 1:
             ways += ", and train and lora.rank, too"
         raise UserError(
             f"method {e.method} needs the same model at all clients, and theirs are {different};"
@@ -63,10 +54,11 @@ def _method(config: RunConfig, method: type[Method]) -> None:
 
 def _min_clients(config: RunConfig, method: type[Method]) -> None:
     e, wanted = config.experiment, config.execution.min_clients
-    if wanted is not None and wanted > e.clients - len(e.leaves):
+    if wanted is not None and wanted > e.clients - len(e.clients_left):
         told = f"min-clients is {wanted}; allowed: auto, or at most clients, which is {e.clients}"
         raise UserError(
-            told + (f", of which {len(e.leaves)} leave or have left" if e.leaves else "")
+            told
+            + (f", of which {len(e.clients_left)} leave or have left" if e.clients_left else "")
         )
 
 
@@ -74,10 +66,7 @@ def _joined(config: RunConfig, method: type[Method]) -> None:
     e, told = config.experiment, f"clients-joined is {config.experiment.clients_joined!r}"
     if not e.clients_joined:
         return
-    try:
-        numbers = [(-1, 0), *e.joins, (e.rounds, e.clients)]
-    except ValueError:
-        raise UserError(f"{told}; allowed: R:N, several separated by commas") from None
+    numbers = [(-1, 0), *e.clients_joined, (e.rounds, e.clients)]
     if not all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(numbers)):
         raise UserError(
             f"{told}; allowed: R:N with rising R below rounds, which is {e.rounds}, and rising N"
@@ -91,10 +80,7 @@ def _left(config: RunConfig, method: type[Method]) -> None:
     e, told = config.experiment, f"clients-left is {config.experiment.clients_left!r}"
     if not e.clients_left:
         return
-    try:
-        lasts, clients = zip(*e.leaves, strict=True)  # a ValueError, too, where there is none
-    except ValueError:
-        raise UserError(f"{told}; allowed: R:K or K, several separated by commas") from None
+    lasts, clients = zip(*e.clients_left, strict=True)
     if len({*clients}) < len(clients) or not {*clients} < {*range(e.clients)}:
         raise UserError(
             f"{told}; allowed: each of the clients 0 to {e.clients - 1} once, and not all of them"
@@ -111,13 +97,7 @@ def _left(config: RunConfig, method: type[Method]) -> None:
 
 def _held_out(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    words = [word.strip() for word in e.held_out_samples.split(",")]
-    if wrong := [w for w in words if w != "all" and not (w.isdecimal() and 2 <= int(w) < 10**9)]:
-        raise UserError(
-            f"held-out.samples is {e.held_out_samples!r}; allowed: all, or integers ≥ 2, separated"
-            f" by commas; {wrong[0]!r} is none"
-        )
-    if len({*words}) < len(words):
+    if len({*e.held_out_samples}) < len(e.held_out_samples):
         raise UserError(f"held-out.samples is {e.held_out_samples!r}; allowed: each number once")
     if not e.clients_held_out:
         return
@@ -140,31 +120,16 @@ def _held_out(config: RunConfig, method: type[Method]) -> None:
 
 def _trained(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if wrong := [part for part in e.trained if part not in TRAINED]:
-        raise UserError(
-            f"train is {e.train!r}; allowed: {in_words(TRAINED)}, or several of them, separated by"
-            f" commas; {wrong[0]!r} is none"
-        )
-    if wrong := [r for r in e.lora_ranks if not (r.isascii() and r.isdigit() and int(r))]:
-        raise UserError(
-            f"lora.rank is {e.lora_rank!r}; allowed: an integer ≥ 1, or several of them, separated"
-            f" by commas; {wrong[0]!r} is none"
-        )
-    if "" in (e.lora_targets or "auto").replace(" ", "").split(","):
-        raise UserError(
-            f"lora.targets is {e.lora_targets!r}; allowed: auto, all-linear, or suffixes of"
-            " layer names, separated by commas"
-        )
     if " (" in e.lora_init or ", " in e.lora_init:
         raise UserError(
             f"lora.init is {e.lora_init!r}; allowed: a folder whose path has neither ' (' nor ', '"
         )
-    if e.representation == "pretrained-logits" and {"all", "lora"} & {*e.trained}:
+    if e.representation == "pretrained-logits" and {"all", "lora"} & {*e.train}:
         raise UserError(
             f"train is {e.train!r}; allowed with representation=pretrained-logits: head, for the"
             " classifier that makes them stays as it is"
         )
-    if e.representation_norm == "layer" and "lora" in e.trained:
+    if e.representation_norm == "layer" and "lora" in e.train:
         raise UserError(
             f"train is {e.train!r}; allowed with representation-norm=layer: all, head, for peft's"
             " files have no place for it"
@@ -175,8 +140,8 @@ def _inputs(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     if e.data_sep == e.data_decimal:
         raise UserError("data.decimal is comma, and data.sep, too: a CSV needs two marks")
-    names = class_names_of(e)
-    if len(set(names)) < len(names) or "" in names or len(names) == 1:
+    names = e.data_class_names or ()
+    if len(set(names)) < len(names) or len(names) == 1:
         raise UserError(
             f"data.class-names is {e.data_class_names!r}; allowed: auto, or at least two names,"
             " each once"
@@ -235,7 +200,7 @@ def _aggregation(config: RunConfig, method: type[Method]) -> None:
             f"{told}; allowed with method {e.method}: mean"
             + (", median, trimmed-mean" if method.averages_rows else "")
         )
-    changes = {1, *(last + 1 for last, _ in e.leaves if last >= 0)} if e.clients_left else {1}
+    changes = {1, *(last + 1 for last, _ in e.clients_left if last >= 0)} if e.clients_left else {1}
     fewest = min(map(e.sampled_in, changes))
     if fewest < rule.fewest:
         raise UserError(
@@ -318,26 +283,27 @@ def _privacy_of_records(config: RunConfig, method: type[Method]) -> None:
             f"method {e.method} does not say that what it sends tells of a record by noised"
             " gradients alone; allowed with dp.level=record: pfedlora_plus"
         )
-    wanted = "allowed with dp.level=record"
-    if {*e.trained} != {"head"}:
-        raise UserError(
-            f"train is {e.train}; {wanted}: head, because an encoder that is trained on a record"
-            " changes every record's gradient"
-        )
-    if e.neck != "auto":
-        raise UserError(f"neck is {e.neck}; {wanted}: auto, because a neck is trained")
-    if e.normalise != "model" and e.data_text_column is None:
-        raise UserError(
-            f"normalise is {e.normalise}; {wanted}: model, because the mean and deviation of the"
-            " federation's data are functions of every record"
-        )
-    if e.augment:
-        raise UserError(f"augment is true; {wanted}: false")
-    if e.secagg_enabled:
-        raise UserError(
-            f"secagg.enabled is true; {wanted}: false, because a round that is repeated has fresh"
-            " noise, and a client masks one update a round"
-        )
+    rules = {
+        "train": (
+            {*e.train} == {"head"},
+            "head, because an encoder that is trained on a record changes every record's gradient",
+        ),
+        "neck": (e.neck == "auto", "auto, because a neck is trained"),
+        "normalise": (
+            e.normalise == "model" or e.data_text_column is not None,
+            "model, because the mean and deviation of the federation's data are functions of every"
+            " record",
+        ),
+        "augment": (not e.augment, "false"),
+        "secagg.enabled": (
+            not e.secagg_enabled,
+            "false, because a round that is repeated has fresh noise, and a client masks one update"
+            " a round",
+        ),
+    }
+    for name, (fine, allowed) in rules.items():
+        if not fine:
+            raise UserError(f"{said(*e.keys()[name])}; allowed with dp.level=record: {allowed}")
 
 
 def check_way(x: Execution) -> None:
@@ -374,66 +340,52 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
 
 def unused(options: Iterable[str], config: RunConfig) -> list[str]:
     """Why options that were given change nothing in the run, a line each."""
-    found, own, e = [], config.keys(), config.experiment
-    for name in options:
-        if name not in own:
-            found.append(f"{name} is not used: it is an option of another method than {e.method}")
-        elif (
-            name == "data-path"
-            and config.execution.data_path
-            and not datasets.takes_path(e.dataset)
-        ):
-            found.append(f"data-path is not used: dataset {e.dataset!r} takes no files from there")
-        elif name == "setting" and e.models != "auto" and e.flat().get("adapter.kind") != "auto":
-            found.append("setting is not used: models names the client models")
-        elif name == "momentum" and e.optimizer == "adamw":
-            found.append("momentum is not used: optimizer is adamw, whose own is 0.9")
-        elif name.startswith("data.") and name not in datasets.find(e.dataset).columns:
-            found.append(f"{name} is not used: dataset {e.dataset!r} does not take it")
-        elif name in _OF_PARTITION and e.partition_kind != _OF_PARTITION[name]:
-            found.append(f"{name} is not used: partition.kind is {e.partition_kind}")
-        elif name == "audit.uploads" and e.method == "standalone":
-            found.append("audit.uploads is not used: method standalone sends nothing")
-        elif name == "model-input" and not any(map(is_library, e.model_names())):
-            found.append("model-input is not used: no model is of timm or torchvision")
-        elif name == "representation-width" and (why := _without_neck(e)):
-            found.append(f"representation-width is not used: neck is auto, and {why}")
-        elif name == "lora.head" and not registry.find(e.method).shares_lora:
-            found.append(f"lora.head is not used: method {e.method} does not exchange LoRA")
-        elif name.startswith("lora.") and "lora" not in e.trained:
-            found.append(f"{name} is not used: train is {e.train}")
-        elif name.startswith("held-out.") and not e.clients_held_out:
-            found.append(f"{name} is not used: clients-held-out is 0")
-        elif name == "max-tokens" and not e.data_text_column:
-            found.append("max-tokens is not used: data.text-column is auto")
-        elif name == "aggregation.liars" and e.aggregation == "mean":
-            found.append("aggregation.liars is not used: aggregation is mean")
-        elif name.startswith("secagg.") and not e.secagg_enabled and name != "secagg.enabled":
-            found.append(f"{name} is not used: secagg.enabled is false")
-        elif name.startswith("dp.") and not e.dp_enabled:
-            found.append(f"{name} is not used: none of dp.clip, dp.noise and dp.epsilon is set")
-        elif name == "dp.trained-down" and not _consents(e):
-            found.append(f"{name} is not used: noise is on no two matrices of an adapter here")
-        elif name in _NOT_MASKED and e.dp_of_users:
-            found.append(f"{name} is not used: with dp all updates are clipped and weigh the same")
-        elif name == "evaluate-initial" and e.evaluate_initial and e.secagg_enabled:
-            found.append(f"{name} is not used: under masks clients are evaluated at visits alone")
-        elif name == "secagg.max-samples" and e.dp_enabled:
-            found.append(f"{name} is not used: with dp every update weighs the same")
-        elif name in _NOT_MASKED and e.secagg_enabled:
-            found.append(
-                f"{name} is not used: with secagg.enabled the server sees no single update"
-            )
-    return found
+    whys = ((name, _unused(name, config)) for name in options)
+    return [f"{name} is not used: {why}" for name, why in whys if why]
 
 
-def _without_neck(e: Experiment) -> str:
-    """Why no client model gets a neck, as far as the keys alone tell; empty where one may."""
-    if e.neck == "always":
-        return ""
-    if not registry.find(e.method).one_width:
-        return f"method {e.method} takes each model's own width"
-    return "" if len({*e.model_names()}) > 1 else "all clients have the same model"
+def _unused(name: str, config: RunConfig) -> str:
+    """Why a key changes nothing in the run, empty where it may: by what it needs, and by what the
+    methods, models and datasets that there are make of it."""
+    e, own = config.experiment, config.keys()
+    if name not in own:
+        return f"it is an option of another method than {e.method}"
+    method = registry.find(e.method)
+    if name == "lora.head" and not method.shares_lora:
+        return f"method {e.method} does not exchange LoRA"
+    for need in filter(None, (own[name][0].needs, SECTIONS.get(name.partition(".")[0]))):
+        if need != name and (why := unmet(need, own)):
+            return why
+    if name == "data-path" and config.execution.data_path and not datasets.takes_path(e.dataset):
+        return f"dataset {e.dataset!r} takes no files from there"
+    if name.startswith("data.") and name not in datasets.find(e.dataset).columns:
+        return f"dataset {e.dataset!r} does not take it"
+    if name == "setting" and e.models is not None and e.flat().get("adapter.kind") != "auto":
+        return "models names the client models"
+    if name == "model-input" and not any(is_library(one.name) for one in specs_of(e)):
+        return "no model is of timm or torchvision"
+    if name == "representation-width" and e.neck == "auto":
+        if not method.one_width:
+            return f"neck is auto, and method {e.method} takes each model's own width"
+        if len({*specs_of(e)}) == 1:
+            return "neck is auto, and all clients have the same model"
+    if name == "momentum" and e.optimizer == "adamw":
+        return "optimizer is adamw, whose own is 0.9"
+    if name == "audit.uploads" and e.method == "standalone":
+        return "method standalone sends nothing"
+    if name.startswith("dp.") and not e.dp_enabled:
+        return "none of dp.clip, dp.noise and dp.epsilon is set"
+    if name == "dp.trained-down" and not _consents(e):
+        return "noise is on no two matrices of an adapter here"
+    if name == "evaluate-initial" and e.evaluate_initial and e.secagg_enabled:
+        return "under masks clients are evaluated at visits alone"
+    if name == "secagg.max-samples" and e.dp_enabled:
+        return "with dp every update weighs the same"
+    if name in ("clip-norm-factor", "max-samples") and e.dp_of_users:
+        return "with dp all updates are clipped and weigh the same"
+    if name in ("clip-norm-factor", "max-samples") and e.secagg_enabled:
+        return "with secagg.enabled the server sees no single update"
+    return ""
 
 
 def _consents(e: Experiment) -> bool:

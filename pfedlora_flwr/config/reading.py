@@ -57,9 +57,9 @@ def run_config(flat: Mapping[str, object]) -> RunConfig:
     Options of other methods than its own are checked and left out: one file may serve several
     methods."""
     parsed = parse(flat)
-    method = registry.find(experiment_of(parsed).method)
+    method = registry.find(Experiment.of(parsed).method)
     parsed = {**method.default_keys(parsed), **parsed}
-    e, x = experiment_of(parsed), execution_of(parsed)
+    e, x = Experiment.of(parsed), Execution.of(parsed)
     if flat.get(_PER_CLIENT) == AUTO:
         e = e.replace(partition_classes_per_client=_even(e, x))
     own = option_keys(e.method, method.Options)
@@ -86,18 +86,6 @@ def _even(e: Experiment, x: Execution) -> int:
 def from_flat(flat: Mapping[str, object]) -> Experiment:
     """The Experiment alone of a run's flat keys, all of which are checked. Raises UserError."""
     return run_config(flat).experiment
-
-
-def experiment_of(parsed: Mapping[str, Any]) -> Experiment:
-    """The Experiment in parsed keys, unchecked, without its method's options."""
-    own = {k.attribute: parsed[name] for name, k in experiment.KEYS.items() if name in parsed}
-    return Experiment(**own)
-
-
-def execution_of(parsed: Mapping[str, Any]) -> Execution:
-    """The Execution in parsed keys, unchecked."""
-    own = {k.attribute: parsed[name] for name, k in execution.KEYS.items() if name in parsed}
-    return Execution(**own)
 
 
 def parse(flat: Mapping[str, object]) -> dict[str, Any]:
@@ -133,7 +121,7 @@ def located(config: RunConfig, output: Path) -> RunConfig:
 def located_value(key: Key, value: Any) -> Any:
     """The value of a key, absolute where it is a path, or holds one."""
     if key.name in _LOCATED:
-        return _LOCATED[key.name](value)
+        return key.parse(_LOCATED[key.name](str(key.text(value))))
     return str(absolute(value)) if key.path and value else value
 
 

@@ -22,13 +22,14 @@ from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants, of_parts
 from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_of
 from pfedlora_flwr.data.remarks import remarks
-from pfedlora_flwr.data.source import Reading, class_names_of
+from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.data.tokens import tokens
 from pfedlora_flwr.errors import UserError, permissions
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import named
 from pfedlora_flwr.models import registry as models
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import numpy_generator
 from pfedlora_flwr.training.device import memory_share
@@ -105,7 +106,7 @@ def task_of(experiment: Experiment, data_path: str) -> Task:
     `input-shape` say, or the dataset, by its name where that tells."""
     e, how = experiment, Reading.of(experiment, data_path)
     datasets.check_allowed(e.dataset, how)  # also where nothing of it is looked at
-    named = len(class_names_of(e))
+    named = len(e.data_class_names or ())
     classes = e.classes or named or datasets.count_classes(e.dataset, how)
     kind, shape = (
         read_shape(e.input_shape) if e.input_shape else datasets.kind_and_shape(e.dataset, how)
@@ -160,7 +161,7 @@ class Site:
     task: Task
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    model: str
+    model: ModelSpec
 
     @classmethod
     def find(cls, experiment: Experiment, client: int, node_config: Mapping[str, Any]) -> Site:
@@ -168,7 +169,7 @@ class Site:
         `data-path` says where its files are. Raises UserError."""
         data_path = str(node_config.get("data-path", ""))
         task = task_of(experiment, data_path)
-        names = models.names_of(experiment, task)
+        names = models.models_of(experiment, task)
         model = models.of_client(client, names)
         if not permissions.own_machine():
             # a node that has no number yet may get any of the models
@@ -250,7 +251,7 @@ class Site:
     def _samples(self, indices: Indices, device: torch.device) -> Samples:
         labels = torch.from_numpy(np.asarray(self.dataset.labels[indices]))
         if self.dataset.kind == TEXT:
-            inputs = torch.from_numpy(tokens(self.dataset, self.model)[indices]).to(device)
+            inputs = torch.from_numpy(tokens(self.dataset, self.model.name)[indices]).to(device)
         elif device.type == "cuda" and _fits(self.dataset, device):
             inputs = _on_gpu(self.dataset, device)[torch.from_numpy(indices).to(device)]
         else:
@@ -262,18 +263,17 @@ class Site:
 def models_own(e: Experiment, task: Task, client: int) -> Constants | None:
     """Mean and deviation that the client's model was made with, where its inputs are to have them;
     None: they have the federation's. Raises UserError."""
-    names = models.names_of(e, task)
+    names = models.models_of(e, task)
     name = names[client % len(names)]
-    if e.normalise == "federation" or (e.normalise == "auto" and e.trained == ("all",)):
+    if e.normalise == "federation" or (e.normalise == "auto" and {*e.train} == {"all"}):
         return None
-    made = named.made_with(name)
+    made = named.made_with(name.name)
     if made is None and e.normalise == "model":
         raise UserError(
             f"normalise is model, and model {name!r} has no weights of which the library says how"
             " their inputs were normalised; allowed: auto, federation"
         )
-    trained = e.trained[client % len(e.trained)]
-    if made is None or (e.normalise == "auto" and trained == "all"):
+    if made is None or (e.normalise == "auto" and name.train == "all"):
         return None
     # a library fits weights to grey images by adding up their channels
     grey = task.shape[0] == 1

@@ -95,15 +95,8 @@ class Reading:
             label_column=e.data_label_column,
             input_column=e.data_input_column,
             client_column=e.data_client_column,
-            class_names=class_names_of(e),
+            class_names=tuple(e.data_class_names or ()),
         )
-
-
-def class_names_of(e: Experiment) -> tuple[str, ...]:
-    """The names in `data.class-names`; none where it is auto."""
-    return tuple(
-        name.strip() for name in (e.data_class_names or "").split(",") if e.data_class_names
-    )
 
 
 @dataclass(frozen=True)

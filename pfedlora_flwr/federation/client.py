@@ -148,7 +148,7 @@ class PersonalisedClient(NumPyClient):
         if method.shares_lora:
             return base_of(method.client_model(0))
         one = site.task.kind == TEXT and len({*method.model_names}) == 1
-        return text.reader(site.model) if one else ""
+        return text.reader(site.model.name) if one else ""
 
     def _instruction(self, config: Config) -> Instruction:
         """What this node is told. Raises UserError when it is for another client; a simulation's

@@ -204,7 +204,7 @@ class PersonalisedStrategy:
         e, rows = self.experiment, list[HeldOutRow]()
         round = Round(self.state.round, [], Clock())
         messages = clients.messages(round, e.held_out, "adapting")
-        asked = ["all" if size is None else str(size) for size in e.held_out_sizes]
+        asked = ["all" if size is None else str(size) for size in e.held_out_samples]
         for client, reply in clients.ask(round, messages, "adapting").items():
             try:
                 rows += held_out_from_metrics(reply.metrics, round.number, client, asked)

@@ -22,6 +22,7 @@ from pfedlora_flwr.launch.resources import check_engine, device_here, resources
 from pfedlora_flwr.launch.trainable import check_trainable
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders
+from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.observers.registry import observers_of
 from pfedlora_flwr.runs.code_copy import check_unchanged, collect
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -115,7 +116,7 @@ def _trainable(start: Start) -> Iterable[str]:
 
 def _reach(start: Start) -> Iterable[str]:
     e = start.config.experiment
-    if start.done or e.trained == ("all",):
+    if start.done or {*e.train} == {"all"}:
         return ()
     method = registry.make(e, task_of(e, start.config.execution.data_path))
     with user_code("method", e.method):
@@ -141,7 +142,7 @@ def of_method(config: RunConfig) -> list[str]:
     each."""
     e = config.experiment
     method = registry.make(e, task_of(e, config.execution.data_path))
-    frozen = () if "all" in e.trained else random_encoders(e.model_names())
+    frozen = () if "all" in e.train else random_encoders(specs_of(e))
     told = [f"{name} is frozen (train={e.train}), and {RANDOM_WEIGHTS}" for name in frozen]
     return [f"warning: {line}" for line in (*told, *method.remarks())]
 

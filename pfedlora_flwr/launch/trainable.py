@@ -38,7 +38,7 @@ def check_trainable(config: RunConfig) -> None:
         check_lora(method.model_of(client), method.task)
     for client in different:
         _check_model(method, model := method.private_init(client, 0))
-        _check_dtypes(method.model_of(client), kept(model))
+        _check_dtypes(str(method.model_of(client)), kept(model))
         if method.shares_lora:
             _check_base(method, client)
     state = first_state(experiment, method)

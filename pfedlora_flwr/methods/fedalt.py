@@ -11,13 +11,11 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from pfedlora_flwr.experiment import parted
 from pfedlora_flwr.methods.fedit import SingleUploads
 from pfedlora_flwr.methods.lora_factors import A, B, is_factor, load_some, mean_of_heads
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import weighted_mean
-from pfedlora_flwr.models.lora import Lora
 from pfedlora_flwr.models.lora_layers import FIRST, REST, add_gated, open_gates
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
@@ -51,7 +49,7 @@ class FedALT(SingleUploads):
     def private_init(self, client: int, seed: int) -> nn.Module:
         with seeded(seed):
             model = self.client_model(client)
-            add_gated(model, Lora.of(parted(self.model_of(client))[1]).init)
+            add_gated(model, self.model_of(client).lora_init)
         return model
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from pfedlora_flwr.experiment import parted
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.fedit import FedIT
 from pfedlora_flwr.methods.lora_factors import A, B, held, load_some
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
-from pfedlora_flwr.models.lora import Lora
 from pfedlora_flwr.models.lora_layers import FIRST, LOCAL, add_second, cut_off, mix
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
@@ -49,7 +47,7 @@ class FedDPA(FedIT):
     def private_init(self, client: int, seed: int) -> nn.Module:
         with seeded(seed):
             model = self.client_model(client)
-            add_second(model, Lora.of(parted(self.model_of(client))[1]).init)
+            add_second(model, self.model_of(client).lora_init)
         mix(model, self.mixture)
         return model
 

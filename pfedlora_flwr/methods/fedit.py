@@ -21,6 +21,7 @@ from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -54,8 +55,8 @@ class FedIT(Method):
         }
 
     @cached_property
-    def layouts(self) -> dict[str, Tensors]:
-        """By model name: what such a client sends, by name, as it is first."""
+    def layouts(self) -> dict[ModelSpec, Tensors]:
+        """By client model: what such a client sends, by name, as it is first."""
         found = {}
         for k, name in enumerate(self.model_names):
             with seeded(0):

@@ -12,7 +12,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.fedit import FedIT
 from pfedlora_flwr.methods.lora_factors import (
@@ -63,7 +63,7 @@ class FlexLoRA(FedIT):
     @cached_property
     def ranks(self) -> list[int]:
         """Of the client models, in turn."""
-        return [int(parted(name)[1]["lora.rank"]) for name in self.model_names]
+        return [name.lora_rank for name in self.model_names]
 
     @property
     def largest(self) -> int:

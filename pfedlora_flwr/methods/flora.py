@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.lora_factors import (
     added,
     check_one_base,
@@ -17,7 +17,7 @@ from pfedlora_flwr.methods.lora_factors import (
 )
 from pfedlora_flwr.methods.lora_residual import LoraResidual, grown
 from pfedlora_flwr.methods.method import Tensors, Upload
-from pfedlora_flwr.models.lora import FOLDER, Lora
+from pfedlora_flwr.models.lora import FOLDER
 from pfedlora_flwr.models.lora_layers import draw
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import derive, seeded
@@ -58,9 +58,8 @@ class FLoRA(LoraResidual):
 
     def restart(self, model: ClientModel, visit: Visit) -> None:
         """LoRA is drawn anew."""
-        lora = Lora.of(parted(self.model_of(visit.client))[1])
         with seeded(derive(self.experiment.seed, "flora", visit.client, visit.round)):
-            draw(model, lora.init)
+            draw(model, self.model_of(visit.client).lora_init)
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         shares = self.shares_of(uploads)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.tensors import fixed, weighted_mean
-from pfedlora_flwr.models.lora import Lora
+from pfedlora_flwr.models.spec import ModelSpec, specs_of
 
 A, B = ".lora_A.", ".lora_B."
 """In the names of the factors' tensors."""
@@ -24,10 +25,9 @@ Product = tuple[Tensor, Tensor]
 """Of one layer: s B [m, r] and A [r, n], float64, whose product is ΔW."""
 
 
-def scale_of(name: str) -> float:
-    """s = α/r of a model, by its name in full."""
-    lora = Lora.of(parted(name)[1])
-    return lora.alpha / lora.rank
+def scale_of(model: ModelSpec) -> float:
+    """s = α/r of a model."""
+    return model.alpha / model.lora_rank
 
 
 def load_some(model: nn.Module, tensors: Tensors) -> None:
@@ -58,11 +58,7 @@ def mean_of_heads(uploads: Mapping[int, Upload]) -> Tensors:
 
 def check_one_base(experiment: Experiment) -> None:
     """Raises UserError if the clients' models differ in more than LoRA's rank."""
-    models = set()
-    for name in experiment.model_names():
-        bare, said = parted(name)
-        models.add((bare, *(v for k, v in said.items() if k != "lora.rank")))
-    if len(models) > 1:
+    if len({replace(one, lora_rank=1) for one in specs_of(experiment)}) > 1:
         raise UserError(
             f"method {experiment.method} averages LoRA's products inside one base, and the"
             " clients' models differ in more than lora.rank: set models and train to one"

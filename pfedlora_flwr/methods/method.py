@@ -17,6 +17,7 @@ from pfedlora_flwr.errors import differing
 from pfedlora_flwr.experiment import Experiment, NoOptions
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import derive, seeded
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -112,7 +113,7 @@ class Method(ABC):
         self.experiment = experiment
         self.task = task
         self.classes = task.classes
-        self.model_names = registry.names_of(experiment, task)
+        self.model_names = registry.models_of(experiment, task)
         self.options: Any = experiment.options
 
     @property
@@ -220,8 +221,8 @@ class Method(ABC):
         """A fresh model of client's own architecture, initialised from torch's global generator."""
         return registry.build(self.model_of(client), self.task, self.built_width)
 
-    def model_of(self, client: int) -> str:
-        """The name of a client's model."""
+    def model_of(self, client: int) -> ModelSpec:
+        """A client's model."""
         return registry.of_client(client, self.model_names)
 
     @cached_property

@@ -174,7 +174,7 @@ class PFedLoRAPlus(PFedLoRA):
         model = super().private_init(client, seed)
         assert isinstance(model, ClientModel)
         if self.experiment.dp_of_records:
-            check_frozen(model, self.model_of(client))
+            check_frozen(model, str(self.model_of(client)))
         if not self.sums and self.down != "basis":
             return model
         shared = self.adapter_of(model)  # raises where there is no basis

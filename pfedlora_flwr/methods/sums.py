@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import check_classes
 from pfedlora_flwr.methods.leave_one_out import correction, own_priors, spread_of
@@ -32,6 +32,7 @@ from pfedlora_flwr.models import basis
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import random_encoders
 from pfedlora_flwr.models.registry import facts
+from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.models.summary import Summary, among
 from pfedlora_flwr.training.loop import Samples, Visit, count_correct
 
@@ -170,7 +171,7 @@ class OfSums(Method):
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
         e, told = experiment, f"allowed with {experiment.method}"
-        if {*e.trained} != {"head"}:
+        if {*e.train} != {"head"}:
             raise UserError(f"train is {e.train}; {told}: head, because no encoder is trained")
         if e.representation_norm != "layer":
             raise UserError(
@@ -187,8 +188,8 @@ class OfSums(Method):
                 f"sums.dim is {o.dim}, and representation is {e.representation}; allowed with it:"
                 " pretrained-logits, or a file as sums.basis"
             )
-        names = dict.fromkeys(parted(name)[0] for name in e.model_names())
-        drawn = [name for name in names if ":" not in name] + random_encoders(names)
+        names = dict.fromkeys(one.name for one in specs_of(e))
+        drawn = [name for name in names if ":" not in name] + random_encoders(specs_of(e))
         if drawn and (len(names) > 1 or e.initial_models != "architecture"):
             raise UserError(
                 f"model {drawn[0]!r} has an encoder that is drawn at random; {told}: models with"
@@ -478,7 +479,7 @@ class OfSums(Method):
     def _check_widths(self) -> None:
         """Raises UserError for models whose coordinates cannot be added."""
         names, method = dict.fromkeys(self.model_names), self.experiment.method
-        widths = {parted(name)[0]: facts(name, self.task).width for name in names}
+        widths = {name.name: facts(name, self.task).width for name in names}
         if len(set(widths.values())) > 1:
             told = ", ".join(f"{name} {width}" for name, width in widths.items())
             raise UserError(

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from pfedlora_flwr.errors import UserError, permissions
-from pfedlora_flwr.experiment import parted
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.models import named
 from pfedlora_flwr.models.model import ClientModel
@@ -27,6 +26,7 @@ from pfedlora_flwr.models.pretrained import (
     frozen_encoder,
     only_last_trained,
 )
+from pfedlora_flwr.models.spec import ModelSpec
 
 MOST = 256
 """Directions that a file holds."""
@@ -35,26 +35,25 @@ _STEPS = 2.0**14
 _NAMES = ("directions", "mean")
 
 
-def frozen_by_name(name: str) -> bool:
-    """Whether a client model by this name in full has a frozen encoder and no neck of its own."""
-    said = parted(name)[1]
-    return said["train"] == "head" and said["neck"] == "auto"
+def frozen_by_name(said: ModelSpec) -> bool:
+    """Whether such a client model has a frozen encoder and no neck of its own."""
+    return said.train == "head" and said.neck is None
 
 
-def has_weights(name: str) -> bool:
+def has_weights(said: ModelSpec) -> bool:
     """Whether it begins with a library's weights, which may hold a classifier."""
-    library = named.parse(parted(name)[0])
+    library = named.parse(said.name)
     return bool(library and library.weights)
 
 
-def of_weights(names: Sequence[str], model: ClientModel, count: int) -> tuple[Tensor, Tensor]:
+def of_weights(names: Sequence[ModelSpec], model: ClientModel, count: int) -> tuple[Tensor, Tensor]:
     """What reads the R of a client model in the first `count` principal directions of what the
     pretrained classifiers of all client models say: a matrix [count, width] and its bias [count].
 
     names: of all client models in turn. Where R is features, they go through the model's own
     pretrained classifier, so the coordinates mean the same whatever the encoder. Raises UserError.
     """
-    classifiers = tuple(map(classifier_of, dict.fromkeys(parted(name)[0] for name in names)))
+    classifiers = tuple(map(classifier_of, dict.fromkeys(one.name for one in names)))
     encoder = frozen_encoder(model)
     if encoder is None or not only_last_trained(model):
         raise UserError(
@@ -79,10 +78,10 @@ def of_file(file: Path, width: int, count: int) -> tuple[Tensor, Tensor]:
     return chosen.float(), -_rounded(chosen @ mean.double()).float()
 
 
-def directions_of_weights(names: Sequence[str]) -> Tensor:
-    """Those of what the pretrained classifiers of client models say, by the models' names in full:
+def directions_of_weights(names: Sequence[ModelSpec]) -> Tensor:
+    """Those of what the pretrained classifiers of client models say:
     [outputs, directions], float64, the strongest first. Raises UserError."""
-    return _directions(tuple(map(classifier_of, dict.fromkeys(parted(n)[0] for n in names))))
+    return _directions(tuple(map(classifier_of, dict.fromkeys(one.name for one in names))))
 
 
 def directions_of_file(file: Path, width: int, key: str) -> Tensor:

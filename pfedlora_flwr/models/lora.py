@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import overwritten
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.own import Parted, Whole, resized
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.text import TextModel
 
 FOLDER = "folder:"
@@ -52,42 +52,19 @@ HEAD = "head.safetensors"
 _NAMED = 8
 
 
-@dataclass(frozen=True)
-class Lora:
-    """What the keys `lora.*` say of one model. targets: ends of layers' names; empty: chosen by the
-    architecture. init: peft, orthogonal, or `folder:PATH`."""
-
-    rank: int
-    alpha: float
-    targets: tuple[str, ...]
-    dropout: float
-    init: str
-
-    @classmethod
-    def of(cls, said: Mapping[str, str]) -> Lora:
-        """From the settings in a model's name in full."""
-        rank, alpha, targets = (said[f"lora.{name}"] for name in ("rank", "alpha", "targets"))
-        return cls(
-            int(rank),
-            2.0 * int(rank) if alpha == "auto" else float(alpha),
-            () if targets == "auto" else tuple(targets.split(",")),
-            float(said["lora.dropout"]),
-            said["lora.init"],
-        )
-
-
 def located(init: str) -> str:
     """The key `lora.init` with its folder, where it has one, made absolute."""
     return f"{FOLDER}{absolute(init.removeprefix(FOLDER))}" if init.startswith(FOLDER) else init
 
 
-def adapt(name: str, model: ClientModel, lora: Lora) -> None:
+def adapt(model: ClientModel, spec: ModelSpec) -> None:
     """Puts LoRA into the module of a client model that is frozen.
 
     Its first matrices are drawn from torch's global generator and its second are 0, so that the
     model computes what it did; or both are read from a folder. Raises UserError if a layer
     cannot take it, and where peft is missing.
     """
+    name, init = spec.name, spec.lora_init
     if not isinstance(model, Whole | Parted):
         raise UserError(
             f"model {name!r} begins at random, and LoRA is for models that others trained; allowed"
@@ -97,14 +74,17 @@ def adapt(name: str, model: ClientModel, lora: Lora) -> None:
     peft = _peft(name)
     if model.base:
         model.module = _twin(model.module)
-    places = _targets(name, model.module, _head(model), lora.targets)
+    places = _targets(name, model.module, _head(model), spec.lora_targets)
     config = peft.LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules=places, lora_dropout=lora.dropout
+        r=spec.lora_rank,
+        lora_alpha=spec.alpha,
+        target_modules=places,
+        lora_dropout=spec.lora_dropout,
     )
     inject(config, model.module, FIRST)
-    draw(model.module, lora.init)
-    if lora.init.startswith(FOLDER) and not overwritten():
-        _read(name, model, lora, Path(lora.init.removeprefix(FOLDER)), peft)
+    draw(model.module, init)
+    if init.startswith(FOLDER) and not overwritten():
+        _read(model, spec, Path(init.removeprefix(FOLDER)), peft)
     model.adapted = (model.module,)
     model.awake = tuple(layer.lora_dropout for layer in adapted_layers(model.module).values())
 
@@ -344,7 +324,7 @@ def _unable(layer: nn.Module) -> str:
     return ""
 
 
-def _read(name: str, model: Whole | Parted, lora: Lora, folder: Path, peft: Any) -> None:
+def _read(model: Whole | Parted, spec: ModelSpec, folder: Path, peft: Any) -> None:
     """Sets LoRA, and the head where it is for the same classes and no neck stands before it, from
     what peft saved. Raises UserError if this is another LoRA."""
     permissions.check_file("lora.init", str(folder), permissions.WEIGHTS)
@@ -371,20 +351,21 @@ def _read(name: str, model: Whole | Parted, lora: Lora, folder: Path, peft: Any)
     there = {place for place, _ in model.module.named_modules()}
     if other := sorted(key for key in found if key.partition(".lora_")[0] not in there):
         raise UserError(
-            f"model {name!r}: lora.init is {FOLDER}{folder}, which holds {other[0]}, for a layer"
-            " that this model has not: it was saved of another model, or with a head of peft's own"
+            f"model {spec.name!r}: lora.init is {FOLDER}{folder}, which holds {other[0]}, for a"
+            " layer that this model has not: it was saved of another model, or with a head of"
+            " peft's own"
         )
     shapes = [{key: t.shape for key, t in tensors.items()} for tensors in (found, own)]
     if (
         shapes[0] != shapes[1]
         or about.alpha_pattern
-        or not math.isclose(scale, lora.alpha / lora.rank)
+        or not math.isclose(scale, spec.alpha / spec.lora_rank)
     ):
         raise UserError(
-            f"model {name!r}: lora.init is {FOLDER}{folder}, which holds LoRA of rank {about.r},"
-            f" alpha {about.lora_alpha:g}, {len(found)} tensors, and the keys say rank {lora.rank},"
-            f" alpha {lora.alpha:g}, {len(own)} tensors: make lora.rank, lora.alpha and"
-            " lora.targets equal"
+            f"model {spec.name!r}: lora.init is {FOLDER}{folder}, which holds LoRA of rank"
+            f" {about.r}, alpha {about.lora_alpha:g}, {len(found)} tensors, and the keys say rank"
+            f" {spec.lora_rank}, alpha {spec.alpha:g}, {len(own)} tensors: make lora.rank,"
+            " lora.alpha and lora.targets equal"
         )
     for key, tensor in found.items():
         own[key].data.copy_(tensor)

@@ -18,10 +18,10 @@ from typing import Any
 from torch import nn
 
 from pfedlora_flwr.errors import UserError, needed, permissions
-from pfedlora_flwr.experiment import in_full, parted
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import text, weights
 from pfedlora_flwr.models.own import Whole, last_linear, outputs, whole
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.kinds import IMAGES
@@ -75,10 +75,10 @@ def parse(name: str) -> Named | None:
     return found
 
 
-def random_encoders(names: Iterable[str]) -> list[str]:
+def random_encoders(names: Iterable[ModelSpec]) -> list[str]:
     """Those of the models that begin with random weights, where a library has others; each once,
     whatever the keys say of it."""
-    bare = dict.fromkeys(parted(name)[0] for name in names)
+    bare = dict.fromkeys(one.name for one in names)
     return [name for name in bare if (named := parse(name)) and not named.weights]
 
 
@@ -92,16 +92,15 @@ def located(name: str) -> str:
     )
 
 
-def without_path(name: str) -> str:
+def without_path(said: ModelSpec) -> str:
     """The name for people who have not this machine: of a file its last name alone."""
-    bare, settings = parted(name)
-    found = parse(bare)
+    bare, found = said.name, parse(said.name)
     if text.is_text(bare):
         bare = text.without_path(bare)
     if found and found.file:
         bare = str(Named(found.library, found.architecture, f"{_FILE}{Path(found.file).name}"))
-    begun, colon, folder = settings["lora.init"].partition(":")
-    return in_full(bare, settings | {"lora.init": f"{begun}{colon}{Path(folder).name}"})
+    begun, colon, folder = said.lora_init.partition(":")
+    return str(replace(said, name=bare, lora_init=f"{begun}{colon}{Path(folder).name}"))
 
 
 @contextmanager
@@ -176,7 +175,7 @@ class Made:
 def made_with(name: str) -> Made | None:
     """How a library model's weights were made; None for other models, and for one without weights.
     Of a file that an export of this package wrote, mean and std are those that it tells."""
-    found = parse(parted(name)[0])
+    found = parse(name)
     of_library = made(found) if found and found.weights else None
     if of_library is None or found is None or not found.file:
         return of_library

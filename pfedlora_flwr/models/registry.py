@@ -6,14 +6,14 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from pfedlora_flwr.errors import UserCodeError, UserError, permissions, user_code
-from pfedlora_flwr.experiment import Experiment, in_full, parted
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models import given, lora, named, own, pretrained, text
 from pfedlora_flwr.models.cnn import CNN, SHAPES
 from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
@@ -22,6 +22,7 @@ from pfedlora_flwr.models.lora_layers import check_called
 from pfedlora_flwr.models.model import ClientModel, Family
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.normed import Normed
+from pfedlora_flwr.models.spec import ModelSpec, specs_of
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.kinds import TEXT
@@ -35,22 +36,15 @@ _CLASSES: dict[str, type[CNN] | type[Conv1d] | type[MLP]] = (
 """Models of ours, by name."""
 
 
-TRAINED = ("all", "head", "lora")
-"""What may be trained of a model."""
-
-
-def names_of(experiment: Experiment, task: Task) -> tuple[str, ...]:
-    """The client models in turn, by their names in full: client k has number k mod their count."""
-    if task.kind == TEXT and experiment.models == "auto":
+def models_of(experiment: Experiment, task: Task) -> tuple[ModelSpec, ...]:
+    """The client models in turn: client k has number k mod their count. The size of images is only
+    said of the libraries', which alone take it."""
+    if task.kind == TEXT and experiment.models is None:
         raise UserError(f"models is auto; allowed for text: {_allowed(task)}")
-    names = experiment.model_names(task.kind.family)
-    return tuple(name if named.is_library(name) else _unresized(name) for name in names)
-
-
-def _unresized(name: str) -> str:
-    """The name without the size of images, which other models than the libraries' do not change."""
-    bare, said = parted(name)
-    return in_full(bare, said | {"model-input": "auto"})
+    return tuple(
+        one if named.is_library(one.name) else replace(one, model_input=None)
+        for one in specs_of(experiment, task.kind.family)
+    )
 
 
 def of_client(client: int, in_turn: Sequence[T]) -> T:
@@ -58,7 +52,7 @@ def of_client(client: int, in_turn: Sequence[T]) -> T:
     return in_turn[client % len(in_turn)]
 
 
-def build(name: str, task: Task, width: int | None = None) -> ClientModel:
+def build(name: ModelSpec | str, task: Task, width: int | None = None) -> ClientModel:
     """The client model `name`, freshly initialised from torch's global generator; `width`: of its
     last layer's input, if not its own.
 
@@ -67,6 +61,7 @@ def build(name: str, task: Task, width: int | None = None) -> ClientModel:
     Raises UserError for an unknown name, for a model that does not take such inputs, and for one of
     which nothing is trained.
     """
+    name = _spec(name)
     model = _built(name, task, width)
     every = model.named_parameters(remove_duplicate=False)
     trained = [(at, parameter) for at, parameter in every if parameter.requires_grad]
@@ -89,33 +84,35 @@ def build(name: str, task: Task, width: int | None = None) -> ClientModel:
     return model.train()
 
 
-def _built(name: str, task: Task, width: int | None) -> ClientModel:
+def _spec(name: ModelSpec | str) -> ModelSpec:
+    return ModelSpec.parse(name) if isinstance(name, str) else name
+
+
+def _built(said: ModelSpec, task: Task, width: int | None) -> ClientModel:
     """The model alone."""
-    bare, said = parted(name)
+    bare = said.name
     library = named.parse(bare)
     if task.kind == TEXT and not library and not text.is_text(bare):
         raise UserError(f"model {bare!r} has no tokeniser; allowed for text: {_allowed(task)}")
-    logits, neck = said["representation"] != "features", said["neck"]
-    if neck != "auto":
-        width = int(neck)
+    logits = said.representation != "features"
+    width = said.neck or width
     if logits and not (library and library.weights):
         raise UserError(
-            f"representation is {said['representation']}, and model {bare!r} has no weights with a"
+            f"representation is {said.representation}, and model {bare!r} has no weights with a"
             " classifier; allowed: timm:NAME:pretrained, timm:NAME:weights=FILE, and torchvision's"
         )
     if bare in _CLASSES:
         _check_kind(bare, task)
         family = _CLASSES[bare]
-        own_width = width if neck == "auto" else None
+        own_width = None if said.neck else width
         model: ClientModel = family(bare, task, own_width) if own_width else family(bare, task)
     elif library:
-        side = None if said["model-input"] == "auto" else int(said["model-input"])
-        if library.weights and said["train"] != "all":
-            model = pretrained.build(library, task, side, logits=logits)
+        if library.weights and said.train != "all":
+            model = pretrained.build(library, task, said.model_input, logits=logits)
         else:
-            model = named.build(library, task, side)
+            model = named.build(library, task, said.model_input)
     elif text.is_text(bare):
-        model = text.build(bare, task, frozen=said["train"] != "all")
+        model = text.build(bare, task, frozen=said.train != "all")
     elif ":" in bare:
         model = made(
             bare,
@@ -131,17 +128,17 @@ def _built(name: str, task: Task, width: int | None) -> ClientModel:
     if logits:
         model.description += ", read by its classifier"
     inner = model
-    if said["train"] != "all":
+    if said.train != "all":
         model.requires_grad_(False)
-    if width is not None and (width != model.width or neck != "auto"):
+    if width is not None and (width != model.width or said.neck):
         base, model = model.base, Necked(model, width, task.classes)
         model.base = base
-    if said["representation-norm"] != "none":
+    if said.representation_norm != "none":
         model = Normed(model)
-    if said["train"] != "all":
+    if said.train != "all":
         model.last_layer().requires_grad_(True)
-    if said["train"] == "lora":  # drawn last: the head begins as with train=head
-        lora.adapt(bare, inner, lora.Lora.of(said))
+    if said.train == "lora":  # drawn last: the head begins as with train=head
+        lora.adapt(inner, said)
     return model
 
 
@@ -159,19 +156,20 @@ class Facts:
     batch_norm: bool
 
 
-def facts(name: str, task: Task, width: int | None = None) -> Facts:
+def facts(name: ModelSpec | str, task: Task, width: int | None = None) -> Facts:
     """The Facts of `build(name, task, width)`; it is built once a process. Raises UserError as
     `build`, and where LoRA would train nothing."""
+    name = _spec(name)
     return _facts(name, task, width, _source(name))
 
 
-def check_lora(name: str, task: Task) -> None:
+def check_lora(name: ModelSpec, task: Task) -> None:
     """Raises UserError where LoRA is in the model `name` and would train nothing."""
-    if parted(name)[1]["train"] == "lora":
+    if name.train == "lora":
         facts(name, task)
 
 
-def any_batch_norm(names: tuple[str, ...], task: Task, small: bool = False) -> bool:
+def any_batch_norm(names: tuple[ModelSpec, ...], task: Task, small: bool = False) -> bool:
     """Whether one of these client models trains with batch normalisation: it cannot train on a
     batch of one sample.
 
@@ -180,13 +178,15 @@ def any_batch_norm(names: tuple[str, ...], task: Task, small: bool = False) -> b
     return any(facts(name, task).batch_norm for name in trained)
 
 
-def small_model(names: tuple[str, ...], task: Task, width: int | None = None) -> ClientModel:
+def small_model(names: tuple[ModelSpec, ...], task: Task, width: int | None = None) -> ClientModel:
     """A fresh small model that clients can share: the smallest of theirs, CNN-5 of the five, CNN-1
     where all are CNN-1."""
     return build(smallest(names, task), task, width)
 
 
-def small_extractor(names: tuple[str, ...], task: Task, width: int | None = None) -> ClientModel:
+def small_extractor(
+    names: tuple[ModelSpec, ...], task: Task, width: int | None = None
+) -> ClientModel:
     """The same without its last layer: it has `encode` alone, and only what that needs travels."""
     model = small_model(names, task, width)
     model.drop_last_layer()
@@ -198,17 +198,11 @@ def small_extractor(names: tuple[str, ...], task: Task, width: int | None = None
     return model
 
 
-def smallest(names: tuple[str, ...], task: Task) -> str:
+def smallest(names: tuple[ModelSpec, ...], task: Task) -> ModelSpec:
     """The one of these client models that has the fewest parameters, the first of ties; as it is by
     itself, whatever its clients train of it."""
-    alone = dict.fromkeys(_alone(name) for name in names)
+    alone = dict.fromkeys(ModelSpec(one.name, model_input=one.model_input) for one in names)
     return min(alone, key=lambda name: facts(name, task).parameters)
-
-
-def _alone(name: str) -> str:
-    """The model's name with the size of its images alone."""
-    bare, said = parted(name)
-    return in_full(bare, {"model-input": said["model-input"]})
 
 
 def located(models: str) -> str:
@@ -221,18 +215,18 @@ def located(models: str) -> str:
     )
 
 
-def check_allowed(name: str) -> None:
+def check_allowed(said: ModelSpec) -> None:
     """Asks whether a run may name this client model here, before anything of it is looked at.
     Raises NotAllowed."""
-    bare, said = parted(name)
+    bare = said.name
     if library := named.parse(bare):
         named.check_allowed(library)
     elif text.is_text(bare):
         text.check_allowed(text.parse(bare))
     elif ":" in bare:
         permissions.check_code("model", bare)
-    if said["lora.init"].startswith(lora.FOLDER):
-        folder = said["lora.init"].removeprefix(lora.FOLDER)
+    if said.lora_init.startswith(lora.FOLDER):
+        folder = said.lora_init.removeprefix(lora.FOLDER)
         permissions.check_file("lora.init", folder, permissions.WEIGHTS)
 
 
@@ -289,15 +283,15 @@ def _check_kind(name: str, task: Task) -> None:
         )
 
 
-def _source(name: str) -> object:
+def _source(said: ModelSpec) -> object:
     """What a user's name stands for now; None for a model that is not a user's own."""
-    name = parted(name)[0]
+    name = said.name
     own_ = ":" in name and not named.is_library(name) and not text.is_text(name)
     return load_object(name, "model") if own_ else None
 
 
 @lru_cache(maxsize=256)
-def _given(name: str, task: Task, width: int | None, source: object) -> set[str]:
+def _given(name: ModelSpec, task: Task, width: int | None, source: object) -> set[str]:
     """The names of a model's frozen tensors that every build has alike, found by two of them."""
     builds = []
     for seed in (0, 1):
@@ -307,7 +301,7 @@ def _given(name: str, task: Task, width: int | None, source: object) -> set[str]
 
 
 @lru_cache(maxsize=256)
-def _facts(name: str, task: Task, width: int | None, source: object) -> Facts:
+def _facts(name: ModelSpec, task: Task, width: int | None, source: object) -> Facts:
     """source: what a user's name stands for now."""
     # what the caller draws must not depend on whether this is the first call
     with seeded(0), named.random_weights(base=False):
@@ -316,8 +310,8 @@ def _facts(name: str, task: Task, width: int | None, source: object) -> Facts:
     batch_norm = any(
         isinstance(module, BatchNorm) and module.training for module in model.modules()
     )
-    if parted(name)[1]["train"] == "lora":
-        check_called(name, model, task)
+    if name.train == "lora":
+        check_called(str(name), model, task)
     return Facts(
         model.width,
         model.trunk_width if isinstance(model, Family) else None,

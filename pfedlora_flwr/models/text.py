@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError, first_line, needed, permissions, some
-from pfedlora_flwr.experiment import parted
 from pfedlora_flwr.files import Stamp, absolute, file_sha256, stamp_of
 from pfedlora_flwr.models import weights
 from pfedlora_flwr.models.linear import Linear
@@ -93,7 +92,7 @@ def is_text(name: str) -> bool:
 def parse(name: str) -> Named:
     """The parts of such a name, without what stands in brackets. Raises UserError for another
     form."""
-    place, *said = parted(name)[0].removeprefix(PREFIX).split(":")
+    place, *said = name.removeprefix(PREFIX).split(":")
     settings = dict(word.partition("=")[::2] for word in said)
     layers, pool = settings.pop("layers", ""), settings.pop("pool", POOLS[0])
     number = int(layers) if layers.isascii() and layers.isdigit() else 0
@@ -208,13 +207,12 @@ def _tokeniser_stamp(name: str) -> Stamp:
     """Its file as it is now. Raises UserError where there is none."""
     if not is_text(name):
         raise UserError(
-            f"model {parted(name)[0]!r} has no tokeniser; allowed for text:"
-            f" {', '.join(TEXT.libraries)}"
+            f"model {name!r} has no tokeniser; allowed for text: {', '.join(TEXT.libraries)}"
         )
     file = _folder(parse(name)) / "tokenizer.json"
     if not file.exists():
         raise UserError(
-            f"model {parted(name)[0]!r} has no tokeniser: {file} is missing, which"
+            f"model {name!r} has no tokeniser: {file} is missing, which"
             " transformers saves beside a model"
         )
     return stamp_of(file)

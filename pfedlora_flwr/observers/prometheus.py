@@ -53,7 +53,7 @@ class Prometheus(Observer):
     def begin(self, keys: Mapping[str, Scalar]) -> None:
         self._run = RunFiles(Path(str(keys["output"])))
         self._trained = int(keys["clients"]) - int(keys["clients-held-out"])
-        self._leaves = str(keys["clients-left"])
+        self._leaves = keys["clients-left"]
         self._standing = self._run.standing()
         self._write("running")
 

@@ -29,9 +29,8 @@ def observers_of(x: Execution, also: Mapping[str, Observer] = MappingProxyType({
     Making them starts nothing. Raises UserError for an unknown one, one whose library is missing,
     and what a user's own class raises.
     """
-    names = [name.strip() for name in x.observers.split(",") if name.strip()]
     limit = {"max-hours": MaxHours(x.max_hours)} if x.max_hours else {}
-    made = {name: _make(name) for name in dict.fromkeys(names)}
+    made = {name: _make(name) for name in dict.fromkeys(filter(None, x.observers))}
     return Observers(made | limit | dict(also))
 
 

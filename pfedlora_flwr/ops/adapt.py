@@ -16,7 +16,7 @@ from pfedlora_flwr.client_app import prepare_process
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import OWN, Site, models_own, site_settings
 from pfedlora_flwr.errors import UserError, first_line, some
-from pfedlora_flwr.experiment import Experiment, parted
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.adapt import Adapted, row_of, site_with
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
 from pfedlora_flwr.files import absolute, check_writable, make_folder, write_atomically
@@ -181,7 +181,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
             f" client out, or give client={e.clients} or more"
         )
     where |= {"dataset": str(options["dataset"])}
-    model = wanted.models if "models" in options else None
+    model = str(wanted.models or "auto") if "models" in options else None
     wanted = wanted.replace(dataset=e.dataset, models=e.models)
     if shared.task.kind != TEXT:
         shape = shared.task.kind.write(shared.task.shape)
@@ -207,12 +207,12 @@ def _with_model(
         raise UserError("client chooses a model of the run, and models another one: give one")
     if "," in model:
         raise UserError(f"models is {model!r}; allowed with adapt: one model")
-    if len(e.trained) > 1 or len(e.lora_ranks) > 1:
+    if len(e.train) > 1 or ("lora" in e.train and len(e.lora_rank) > 1):
         raise UserError(
             f"models is {model!r}, and the run's train or lora.rank has several values: leave"
             " models out, and choose by client=…"
         )
-    names = [parted(name)[0] for name in shared.method().model_names]
+    names = [one.name for one in shared.method().model_names]
     e = e.replace(models=",".join([*names, models.located(model)]))
     config.run_config(e.flat())  # one model for all, where the method needs it
     return e, newcomer(e, len(names), len(names) + 1)
@@ -220,7 +220,7 @@ def _with_model(
 
 def _received(shared: SharedState, method: Method, who: Newcomer) -> Tensors:
     """What the client is sent. Raises UserError if its model changes what the method shares."""
-    name, e = method.model_of(who.client), shared.experiment
+    name, e = str(method.model_of(who.client)), shared.experiment
     sets = shared.downloads
     if who.experiment.models != e.models:
         first, own = _first_state(shared.method()), _first_state(method)

@@ -59,7 +59,7 @@ def align(
         check_replaceable(basis, overwrite=overwrite, option="basis")
     e, data_path = config.experiment.replace(train="head", neck="auto"), config.execution.data_path
     task, dataset = task_of(e, data_path), shared_dataset(e, data_path)
-    names = registry.names_of(e, task)
+    names = registry.models_of(e, task)
     labels = np.asarray(dataset.labels)
     if samples < 2 * dataset.classes:
         raise UserError(
@@ -73,7 +73,7 @@ def align(
         constants = models_own(e, task, client) or shared_constants(e, data_path)
         inputs = np.asarray(dataset.inputs[chosen])
         if task.kind == TEXT:
-            inputs = tokenised(name, inputs)
+            inputs = tokenised(name.name, inputs)
         chosen_samples = dataset.kind.samples(
             torch.from_numpy(inputs).to(device), of_chosen.to(device), *constants
         )

@@ -115,7 +115,7 @@ def _of_base(trained: Trained, predictor: ClientModel) -> str:
     """Rows of the card: what the model stands on, under which licence, and LoRA in it."""
     if not (base := base_of(predictor)):
         return ""
-    made = made_with(trained.method.model_of(trained.client))
+    made = made_with(trained.method.model_of(trained.client).name)
     licence = f"{made.licence} (of the library's own weights)" if made and made.licence else ""
     if not given_names(predictor):  # all is trained
         return f"| read by | `{base}` |\n"
@@ -134,7 +134,7 @@ def _evaluated_in_bf16(trained: Trained) -> bool:
 def _of_module(trained: Trained) -> str:
     """What the library's own module is fed with, in words."""
     if trained.task.kind == TEXT:
-        return text.fed(trained.method.model_of(trained.client), trained.task.shape[0])
+        return text.fed(trained.method.model_of(trained.client).name, trained.task.shape[0])
     return _prepared(trained)
 
 

@@ -9,19 +9,11 @@ from pfedlora_flwr.runs.data_name import own_in_words
 _FEDERATIONS = ((10, 1.0), (50, 0.2), (100, 0.1))
 _CLASSES_PER_CLIENT = {"cifar10": 2, "cifar100": 10}
 _CHANGED = {
-    "models": "auto",
-    "train": "all",
-    "image_size": None,
-    "input_shape": None,
-    "partition_samples_per_client": None,
-    "sharing": "mean",
-    "neck": "auto",
-    "dp_enabled": False,
-    "clients_held_out": 0,
-    "joins": (),
-    "leaves": (),
+    *("models", "train", "image-size", "input-shape", "partition.samples-per-client", "sharing"),
+    *("neck", "dp.clip", "dp.noise", "dp.epsilon"),
+    *("clients-held-out", "clients-joined", "clients-left"),
 }
-"""Attributes of an Experiment with which it is no cell of the paper, unless they are as here."""
+"""Keys with which an Experiment is no cell of the paper, unless they are at their defaults."""
 
 _X = None
 ACCURACY: dict[str, dict[str, dict[str, tuple[float | None, float | None, float | None]]]] = {
@@ -92,7 +84,7 @@ def accuracy(outcome: Outcome) -> str | None:
         row is None
         or federation not in _FEDERATIONS
         or not split
-        or any(getattr(e, name) != value for name, value in _CHANGED.items())
+        or _CHANGED & e.changed().keys()
         or own_in_words(run.result)
     ):
         return None

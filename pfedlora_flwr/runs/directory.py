@@ -258,7 +258,7 @@ class RunDirectory(RunFiles):
                 ({**r, **evaluated} if r["round"] == last else r for r in self.rounds()),
             )
             self.checkpoints.save(state)
-        if state and state.round in dict(experiment.joins):
+        if state and state.round in dict(experiment.clients_joined):
             self.checkpoints.pin(state.round)
         return state
 
@@ -266,7 +266,7 @@ class RunDirectory(RunFiles):
         """Writes a round's checkpoint, for good if sites join after it: then the versions of the
         clients' models in it, which stay, too."""
         self.checkpoints.save(state)
-        if state.round not in dict(experiment.joins):
+        if state.round not in dict(experiment.clients_joined):
             return []
         self.checkpoints.pin(state.round)
         return [dict(state.versions)]

@@ -49,16 +49,18 @@ def membership(run: RunFiles, config: RunConfig) -> RunConfig:
 def _recorded(run: RunFiles, config: RunConfig) -> tuple[str, str]:
     """The `clients-joined` and `clients-left` of a resumed run with these keys."""
     e, saved = config.experiment, run.experiment()
-    joined, left = saved.clients_joined, saved.clients_left
-    gone = {client for _, client in saved.leaves}
-    leaving = [(after, client) for after, client in e.leaves if client not in gone]
+    joined, left = str(saved.clients_joined), str(saved.clients_left)
+    gone = {client for _, client in saved.clients_left}
+    leaving = [(after, client) for after, client in e.clients_left if client not in gone]
     if e.clients == saved.clients and not leaving:
         return joined, left
     last, told = run.last_round(), f"clients is {e.clients}"
     if e.clients != saved.clients:
         check_join(run, saved, e.clients)
-        if last not in dict(saved.joins):  # or some have joined since, and none was trained
-            joined = ",".join(f"{r}:{n}" for r, n in [*saved.joins, (last, saved.clients)])
+        if last not in dict(
+            saved.clients_joined
+        ):  # or some have joined since, and none was trained
+            joined = ",".join(f"{r}:{n}" for r, n in [*saved.clients_joined, (last, saved.clients)])
     if leaving:
         told = f"clients-left is {e.clients_left!r}"
         if wrong := [client for after, client in leaving if after not in (-1, last)]:
@@ -75,13 +77,13 @@ def _recorded(run: RunFiles, config: RunConfig) -> tuple[str, str]:
 def left_after(e: Experiment, round: int) -> dict[str, int]:
     """By client that has left by the end of `round`, the round after which it did; 0 if it was in
     none."""
-    gone = sorted(e.leaves, key=itemgetter(1))
+    gone = sorted(e.clients_left, key=itemgetter(1))
     return {str(client): max(0, last) for last, client in gone if last <= round}
 
 
 def joined_after(e: Experiment) -> dict[str, int]:
     """By client that joined later, the round after which it did."""
     after: dict[str, int] = {}
-    for (last, first), (_, until) in pairwise([*e.joins, (e.rounds, e.clients)]):
+    for (last, first), (_, until) in pairwise([*e.clients_joined, (e.rounds, e.clients)]):
         after |= {str(client): last for client in range(first, until)}
     return after

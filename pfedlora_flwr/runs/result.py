@@ -18,7 +18,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.models.named import without_path
-from pfedlora_flwr.models.registry import names_of, of_client
+from pfedlora_flwr.models.registry import models_of, of_client
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.data_name import data_name, own_data
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -169,7 +169,7 @@ def _with_measures(
     if own := own_data(run, task, samples, state.counts):
         result = {**result, "own_data": own}
     totals = state.totals
-    models = [without_path(name) for name in names_of(e, task)]
+    models = [without_path(name) for name in models_of(e, task)]
     trained = [row for row in rows if row["round"] > 0]
     workers = max((row["workers"] for row in trained), default=0)
     return {
@@ -275,7 +275,7 @@ def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:
     last = rows[-1]
     if e.secagg_enabled:
         return [row for row in rows if row["evaluated"]] or rows
-    since = max((left for left, _ in e.leaves if left < last["round"]), default=-1)
+    since = max((left for left, _ in e.clients_left if left < last["round"]), default=-1)
     alike = [row for row in rows if row["evaluated"] == last["evaluated"]]
     return [row for row in alike if row["round"] > since]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pfedlora_flwr import config
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -23,9 +23,9 @@ def resumed_output(named: Flat, conf: Path | None) -> Path:
     """The directory of the run that these keys mean, which need not be all of its keys. Raises
     UserError for a wrong one."""
     values = config.parse(named)
-    execution = config.execution_of(values)
+    execution = Execution.of(values)
     config.check_way(execution)
-    output = of_run(RunConfig(config.experiment_of(values), execution), conf)
+    output = of_run(RunConfig(Experiment.of(values), execution), conf)
     absolute(output)
     return output.expanduser()
 

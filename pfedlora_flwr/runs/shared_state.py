@@ -165,8 +165,10 @@ def of_run(run: RunDirectory) -> SharedState:
     task = _task(run, e, path)
     method = registry.make(e, task)
     downloads = {
-        name: download(method, state.tensors, newcomer(e, i, len(method.model_names)), state.round)
-        for i, name in enumerate(method.model_names)
+        str(model): download(
+            method, state.tensors, newcomer(e, i, len(method.model_names)), state.round
+        )
+        for i, model in enumerate(method.model_names)
     }
     if not any(tensor.numel() for one in downloads.values() for tensor in one.values()):
         raise UserError(

@@ -98,7 +98,7 @@ def status_of(run: RunFiles, state: State, reason: str | None, standing: Standin
     its configuration cannot be read."""
     keys = run.saved_keys() if run.holds_run else {}
     doing, so_far, rounds = run.doing() or {}, standing.so_far, keys.get("rounds")
-    left = gone_after(str(keys.get("clients-left", "")), so_far.round)
+    left = gone_after(keys.get("clients-left", ""), so_far.round)
     clients = {
         str(number): _client(client, standing.seen(number))
         for number, client in sorted(standing.clients.items())

@@ -90,7 +90,7 @@ class Trained:
         """Inputs as a dataset has them, texts also as tokens, normalised as in training; labels:
         int64 [n], zeros where none are given."""
         if self.task.kind == TEXT and inputs.dtype == np.uint8:
-            inputs = tokenised(self.method.model_of(self.client), inputs)
+            inputs = tokenised(self.method.model_of(self.client).name, inputs)
         labels = torch.zeros(len(inputs), dtype=torch.int64) if labels is None else labels
         inputs = inputs if inputs.flags.writeable else inputs.copy()  # PyTorch warns of such arrays
         return self.task.kind.samples(

@@ -100,7 +100,7 @@ class Anew:
             raise UserError(f"output {str(new.path)!r} exists; choose another")
         old, e = self.run, self.run.experiment()
         since = self.round if self.state else -1
-        left = [(min(last, since), k) for last, k in e.leaves if k != self.client]
+        left = [(min(last, since), k) for last, k in e.clients_left if k != self.client]
         names = [f"{r}:{k}" if r >= 0 else str(k) for r, k in [*left, (since, self.client)]]
         x = old.run_config().execution
         wanted = x.min_clients and min(x.min_clients, e.clients - len(names))

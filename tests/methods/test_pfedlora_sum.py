@@ -3,6 +3,7 @@ its basis; what is sent; and the one layer that both parts become."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.kept import base_of, kept, restore
 from pfedlora_flwr.models.pretrained import classifier_of, frozen_encoder
 from pfedlora_flwr.models.registry import build
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import torch_generator
@@ -168,8 +170,8 @@ def _head(name: str) -> str:
 def test_the_basis_reads_features_of_any_width_as_it_reads_what_their_classifiers_say(
     models: str,
 ) -> None:
-    names = [f"{name} (train=head)" for name in models.split(",")]
-    as_logits = [f"{n[:-1]}, representation=pretrained-logits)" for n in names]
+    names = [ModelSpec(name, train="head") for name in models.split(",")]
+    as_logits = [replace(name, representation="pretrained-logits") for name in names]
     images = samples([0] * 4).inputs
     for one, two in zip(names, as_logits, strict=True):
         seen = []
@@ -180,7 +182,7 @@ def test_the_basis_reads_features_of_any_width_as_it_reads_what_their_classifier
                 seen.append(model.encode(images) @ weight.T + bias)
             assert weight.shape == (RANK, model.width)
         assert torch.allclose(*seen, atol=1e-3)
-        weight, bias = classifier_of(one.partition(" (")[0])
+        weight, bias = classifier_of(one.name)
         encoder = frozen_encoder(build(one, Task(10)))
         assert encoder is not None
         assert torch.equal(encoder.classifier[0], weight)

@@ -549,6 +549,11 @@ def test_a_client_without_samples_is_told_in_a_line() -> None:
 
 def test_a_run_of_its_own_defaults_sends_once() -> None:
     e = from_flat({"method": "fedlda", "setting": "homogeneous"})
-    assert (e.rounds, e.train, e.representation_norm, e.evaluate_initial) == (2, "head", "layer", 0)
+    assert (e.rounds, str(e.train), e.representation_norm, e.evaluate_initial) == (
+        2,
+        "head",
+        "layer",
+        0,
+    )
     assert from_flat(e.flat() | {"rounds": 5}).rounds == 5
     assert from_flat(e.flat()) == e

@@ -11,7 +11,7 @@ import torch
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
-from pfedlora_flwr.models.registry import build, names_of
+from pfedlora_flwr.models.registry import build, models_of
 from pfedlora_flwr.models.task import Task
 
 TASKS = [Task(3, (1, 64, 48)), Task(4, (6, 50)), Task(2, (9,))]
@@ -46,10 +46,10 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.kind.name)
 def test_a_family_has_five_sizes_one_width_and_two_places_to_part(task: Task) -> None:
-    names = names_of(from_flat({}), task)
+    names = models_of(from_flat({}), task)
     models = [build(name, task) for name in names]
     sizes = {
-        name: sum(p.numel() for p in model.parameters())
+        str(name): sum(p.numel() for p in model.parameters())
         for name, model in zip(names, models, strict=True)
     }
     assert all(larger > smaller for larger, smaller in itertools.pairwise(sizes.values()))
@@ -57,15 +57,15 @@ def test_a_family_has_five_sizes_one_width_and_two_places_to_part(task: Task) ->
         assert sizes[name] == expected
     assert len({model.width for model in models}) == 1
     x = torch.randn(3, *task.shape)
-    for name, model in zip(names, models, strict=True):
+    for spec, model in zip(names, models, strict=True):
         logits = model(x)
         assert logits.shape == (3, task.classes)
         assert model.encode(x).shape == (3, model.width)
         assert torch.equal(model.head(model.encode(x)), logits)
         assert model.trunk(x).shape == (3, model.trunk_width)
         assert torch.equal(model.rest(model.trunk(x)), logits)
-        assert build(name, task, 7).encode(x).shape == (3, 7)
-    assert names_of(from_flat({"setting": "homogeneous"}), task) == names[:1]
+        assert build(spec, task, 7).encode(x).shape == (3, 7)
+    assert models_of(from_flat({"setting": "homogeneous"}), task) == names[:1]
 
 
 def test_a_reduced_adapter_stands_after_fc1_of_any_family() -> None:
@@ -108,5 +108,5 @@ def test_a_model_that_does_not_fit_the_inputs_is_one_line(
     with pytest.raises(UserError, match=expected):
         build(name, task)
     for smallest in (Task(2, (3, 16, 16)), Task(2, (2, 4)), Task(2, (1,))):
-        for own in names_of(from_flat({}), smallest):
+        for own in models_of(from_flat({}), smallest):
             assert build(own, smallest)(smallest.blank(1)).shape == (1, 2)

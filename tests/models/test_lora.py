@@ -210,7 +210,7 @@ def test_alpha_is_twice_each_rank_and_ranks_are_taken_in_turn(bases: dict[str, s
         assert layer.scaling == {"default": 2.0}
         assert layer.lora_A["default"].weight.shape == (rank, 64)
     names = make(from_flat(KEYS | {"models": "cnn1", "train": "all"})).model_names
-    assert names == ("cnn1",), "nobody trains it"
+    assert [str(name) for name in names] == ["cnn1"], "nobody trains it"
 
 
 def test_wrong_keys_are_a_line(bases: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,11 +225,13 @@ def test_wrong_keys_are_a_line(bases: dict[str, str], monkeypatch: pytest.Monkey
         assert len(str(error.value).splitlines()) == 1
 
     for rank in ("0", "-1", "8,0", "4,", "x", "1.5"):
-        refused(f"lora.rank={rank}", "lora.rank is '.*'; allowed: an integer ≥ 1, or several")
+        refused(
+            f"lora.rank={rank}", "lora.rank is '.*'; allowed: integers ≥ 1, separated by commas"
+        )
     refused("lora.alpha=0", "lora.alpha is 0.0; allowed: auto, or a number > 0")
     refused("lora.dropout=1", "lora.dropout is 1.0; allowed: a number ≥ 0 and < 1")
     refused("lora.init=kaiming", r"allowed: peft \| orthogonal \| folder:…")
-    refused("lora.targets=qkv,,x", "allowed: auto, all-linear, or suffixes of layer names")
+    refused("lora.targets=qkv,,x", "allowed: auto, or all-linear, or suffixes of layer names")
     refused("lora.targets=qkv", "names 'qkv', with which no layer's name ends; those that take")
     refused("lora.targets=conv_dw", r"3.0.conv_dw is depthwise \(128 groups\)")
     refused("lora.targets=classifier", "names 'classifier', its head, which is trained itself")
@@ -313,7 +315,7 @@ def done(bases: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def theirs(trained: Trained, classes: int = 10) -> nn.Module:
     """timm's own module with the weights of a client's base, and a head that begins anew."""
-    _, name, file = trained.method.model_of(trained.client).partition(" (")[0].split(":")
+    _, name, file = trained.method.model_of(trained.client).name.split(":")
     state = safetensors.torch.load_file(file.removeprefix("weights="))
     kwargs = {"img_size": 32} if "vit" in name else {}
     module: nn.Module = timm.create_model(name, num_classes=CLASSES, **kwargs)

@@ -19,6 +19,7 @@ from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.models import weights
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.registry import build, facts
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.trained import Trained
@@ -294,8 +295,10 @@ def test_names_with_files_are_absolute_in_a_run_and_several_models_stand_beside_
     config = run_config({"models": "timm:resnet10t:weights=w.pt, cnn1,my:Own"})
     monkeypatch.chdir("/tmp")
     found = located(config, Path("x")).experiment.models
-    assert found == "timm:resnet10t:weights=/tmp/w.pt, cnn1,my:Own"
-    assert make(from_flat({"models": "timm:resnet10t, cnn5"})).model_of(2) == "timm:resnet10t"
+    assert str(found) == "timm:resnet10t:weights=/tmp/w.pt, cnn1,my:Own"
+    assert make(from_flat({"models": "timm:resnet10t, cnn5"})).model_of(2) == ModelSpec(
+        "timm:resnet10t"
+    )
 
 
 @pytest.mark.parametrize("name", ["timm:mobilenetv3_small_050", "torchvision:mobilenet_v3_small"])

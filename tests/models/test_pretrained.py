@@ -4,6 +4,7 @@ is."""
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,13 @@ from pfedlora_flwr.comparison.estimate import work
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.data.local import Site, models_own
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import in_full, parted
 from pfedlora_flwr.federation.visit import visit as visit_client
 from pfedlora_flwr.models.kept import base_of, kept, load_kept, restore
 from pfedlora_flwr.models.model import given_names, modules_outside
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.pretrained import frozen_encoder
 from pfedlora_flwr.models.registry import build, facts, small_model
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.flops import count_operations
@@ -49,6 +50,10 @@ def theirs(name: str) -> nn.Module:
     return module.eval()
 
 
+def in_full(name: str, said: dict[str, str]) -> str:
+    return f"{name} ({', '.join(f'{k}={v}' for k, v in said.items() if v != 'auto')})"
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -59,13 +64,13 @@ def theirs(name: str) -> nn.Module:
     ],
 )
 def test_a_name_in_full_is_parted_into_what_it_says(name: str) -> None:
-    assert in_full(*parted(name)) == name
+    assert str(ModelSpec.parse(name)) == name
 
 
 def test_clients_train_what_is_listed_in_turn() -> None:
     e = from_flat({"models": "cnn1, timm:resnet10t", "train": "head,all, head", "model-input": 64})
     method = make(e)
-    assert method.model_names == (
+    assert tuple(map(str, method.model_names)) == (
         "cnn1 (train=head)",
         "timm:resnet10t (model-input=64)",
         "cnn1 (train=head)",
@@ -91,7 +96,7 @@ def test_what_is_no_base_is_found_without_going_through_it(
 ) -> None:
     if said["train"] == "lora":
         pytest.importorskip("peft")
-    name = in_full(bases["test_resnet"], parted("x")[1] | said)
+    name = in_full(bases["test_resnet"], said)
     model = nn.ModuleList([nn.Linear(2, 2), build(name, TASK)])
     given = {f"1.{name}" for name in model[1].given}
     assert given_names(model) == given
@@ -253,7 +258,8 @@ def test_a_model_resizes_inside_itself_and_that_is_counted(bases: dict[str, str]
 
 
 def test_a_shared_second_model_is_trained_whole(bases: dict[str, str]) -> None:
-    names = tuple(f"{found} (train=head, neck=50, model-input=40)" for found in bases.values())
+    plain = ModelSpec("", train="head", neck=50, model_input=40)
+    names = tuple(replace(plain, name=found) for found in bases.values())
     model = small_model(names, TASK)
     assert all(p.requires_grad for p in model.parameters())
     assert (model.width, model.side) == (256, 40), "test_efficientnet, which is smaller, as it is"

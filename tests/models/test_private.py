@@ -18,6 +18,7 @@ from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.pretrained import frozen_encoder
 from pfedlora_flwr.models.private import clipped_sum, parts_of, train
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.training import entropy
 from pfedlora_flwr.training.loop import Noise, Samples
@@ -186,7 +187,7 @@ def test_a_model_that_trains_something_before_its_head_is_refused(models: str, o
         plain.method.__dict__["built_width"] = 12
         told = "or trains something before its head"
     else:
-        plain.method.model_names = (own,)
+        plain.method.model_names = (ModelSpec(own),)
         told = f"model '{own}' has no frozen encoder"
     with pytest.raises(UserError, match=told):
         plain.method.private_init(0, 0)

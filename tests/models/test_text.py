@@ -30,6 +30,7 @@ from pfedlora_flwr.models import linear, lora, text
 from pfedlora_flwr.models.kept import base_of, kept, restore
 from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.models.registry import build, located
+from pfedlora_flwr.models.spec import ModelSpec, specs_of
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.rng import seeded
@@ -274,7 +275,7 @@ def started(keys: dict[str, Any]) -> None:
     e = from_flat(keys)
     site = Site.find(e, 0, {})
     site.load(CPU)
-    build(e.model_names("hf:")[0], site.task)
+    build(specs_of(e, "hf:")[0], site.task)
 
 
 def test_what_is_wrong_is_a_line(
@@ -352,7 +353,8 @@ def test_names_have_their_folders_absolute_and_are_told_without(
     assert located(f"{said}, cnn1,hf:some-org/some-model") == (
         f"hf:{place}:layers=2, cnn1,hf:some-org/some-model"
     )
-    assert without_path(f"hf:{place}:layers=2 (train=lora)") == f"{said} (train=lora)"
+    spec = ModelSpec(f"hf:{place}:layers=2", train="lora")
+    assert without_path(spec) == f"{said} (train=lora)"
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.local import OWN, shared_partition
+from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.runs.directory import RunDirectory
 
 SCORES = {"balanced_accuracy": 0.9, "macro_f1": 0.8}
@@ -92,7 +93,7 @@ def make_run(
         },
         "per_client": {
             str(k): {
-                "model": e.model_names()[k % len(e.model_names())],
+                "model": str(specs_of(e)[k % len(specs_of(e))]),
                 "accuracy": accuracy,
                 "test": 10,
                 "samples": 80,

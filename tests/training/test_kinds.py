@@ -9,7 +9,7 @@ import torch
 from pfedlora_flwr.data.tables import as_bytes
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.models.registry import build, names_of
+from pfedlora_flwr.models.registry import build, models_of
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.report.input_figures import DRAWN
 from pfedlora_flwr.training import kinds
@@ -65,7 +65,7 @@ def test_an_example_is_of_the_kind_and_of_the_shape(kind: Kind) -> None:
 @of_numbers
 def test_the_default_family_takes_what_the_kind_makes(kind: Kind) -> None:
     task = Task(3, SHAPES[kind], kind)
-    for name in names_of(Experiment(), task):
+    for name in models_of(Experiment(), task):
         model = build(name, task).eval()
         assert model(task.blank(2)).shape == (2, 3)
         assert model(task.random(2, torch.Generator().manual_seed(0))).isfinite().all()
@@ -83,7 +83,7 @@ def test_texts_are_bytes_in_a_dataset_and_tokens_for_a_model() -> None:
     assert (given.dtype, given.shape) == (TEXT.program, (4, *shape))
     assert torch.equal(TEXT.samples(given, torch.zeros(4), (), ()).batch(slice(None)), given)
     with pytest.raises(UserError, match="models is auto; allowed for text: hf:FOLDER"):
-        names_of(Experiment(), Task(3, shape, TEXT))
+        models_of(Experiment(), Task(3, shape, TEXT))
 
 
 def test_every_kind_is_drawn() -> None:
