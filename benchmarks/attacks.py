@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from pfedlora_flwr.config import parse_overrides
 from pfedlora_flwr.errors import UserError
@@ -27,7 +28,7 @@ RULES: dict[str, dict[str, object]] = {
     "krum": {"aggregation": "krum"},
 }
 ATTACKS = ("", *(name for name in LIES if name.startswith("turned")))
-KEYS: dict[str, object] = {
+KEYS: dict[str, Any] = {
     "clients": 10,
     "rounds": 6,
     "local-epochs": 2,
@@ -37,7 +38,7 @@ KEYS: dict[str, object] = {
 }
 
 
-def told(folder: Path, lie: str, keys: dict[str, object]) -> str:
+def told(folder: Path, lie: str, keys: dict[str, Any]) -> str:
     """The honest clients' mean accuracy in percent, and how many of them were refused."""
     try:
         output = simulate(folder, {0: lie} if lie else {}, **keys)
@@ -49,7 +50,7 @@ def told(folder: Path, lie: str, keys: dict[str, object]) -> str:
     return f"{100 * fmean(shares):.1f}" + (f" ({refused} refused)" if refused else "")
 
 
-def lines(methods: list[str], keys: dict[str, object]) -> Iterator[str]:
+def lines(methods: list[str], keys: dict[str, Any]) -> Iterator[str]:
     """A table in Markdown, line by line."""
     yield "| method | rule | " + " | ".join(lie or "no liar" for lie in ATTACKS) + " |"
     yield "| --- " * (2 + len(ATTACKS)) + "|"

@@ -1038,7 +1038,8 @@ def test_the_report_of_a_comparison_has_what_was_said_before_its_runs(
     out = Console(quiet=True)
     assert compare(whole, whole, tmp_path / "c", out, out, here=True) == 0
     line = "pfedlora trains clients of cnn5 (train=head) as standalone does"
-    assert Plan.read(tmp_path / "c").said[0].startswith(line)  # type: ignore[union-attr]
+    assert (plan := Plan.read(tmp_path / "c"))
+    assert plan.said[0].startswith(line)
     again = compare(whole, whole, tmp_path / "c", out, out, here=True)
     text = (tmp_path / "c" / "report" / "report.md").read_text()
     assert (again, text.count(line)) == (0, 1)

@@ -55,7 +55,7 @@ class Claim:
         lists = isinstance(classes, list) and isinstance(columns, list)
         if type(number) is not int or not isinstance(partition, str) or not lists:
             raise ValueError("its answer is not one of this app's clients'")
-        if not all(isinstance(word, str) for word in (name, base, data)):
+        if not (isinstance(name, str) and isinstance(base, str) and isinstance(data, str)):
             raise ValueError("its answer is not one of this app's clients'")
         if number >= clients or (number < 0 and not name):
             raise ValueError(f"partition-id is {number}; allowed: 0 to {clients - 1}")

@@ -99,7 +99,7 @@ def keys_of(form: str, train: str, method: str, weights: dict[str, dict[str, Any
         keys["lora.targets"] = "body.2,body.4"
     keys |= FORMS[form] | weights.get(form, {}) | {"method": method, "train": train}
     keys |= {"lora.rank": 2, "fedmrl.representation-dim": 4, "adapter.hidden-dim": 4}
-    options = {"fedmrl.representation-dim": ("fedmrl",)}
+    options: dict[str, tuple[str, ...]] = {"fedmrl.representation-dim": ("fedmrl",)}
     options |= {"adapter.hidden-dim": ("pfedlora", "pfedlora_plus")}
     return {k: v for k, v in keys.items() if method in options.get(k, (method,))}
 
