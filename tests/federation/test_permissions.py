@@ -267,6 +267,41 @@ def test_what_the_servers_variable_allows_runs_there(
     assert "allow-downloads is 'perhaps'" in server({})
 
 
+def test_a_dataset_that_names_files_itself_names_none_outside_the_root(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card of a folder, the state of a stored dataset, and a folder with a hub's name."""
+    datasets = pytest.importorskip("datasets")
+    root, config = place / "root", PART | {"data-root": f"{place}/root", "state-path": str(place)}
+    stored = datasets.Dataset.from_dict({"a": [0, 1] * 30, "label": [0, 1] * 30})
+    for name in ("out", "in"):
+        stored.save_to_disk(root / f"stored {name}")
+    (file,) = (root / "stored out").glob("*.arrow")
+    file.rename(place / "secret" / file.name)
+    state = root / "stored out" / "state.json"
+    state.write_text(state.read_text().replace(file.name, f"../../secret/{file.name}"))
+    for name, path in {
+        "out": f"{place}/secret/own.csv",
+        "up": "../../mine.csv",
+        "in": "a.csv",
+    }.items():
+        folder = root / f"card {name}"
+        folder.mkdir()
+        (folder / "a.csv").write_text((place / "mine.csv").read_text())
+        card = f"configs:\n- config_name: default\n  data_files:\n  - split: a\n    path: {path}\n"
+        (folder / "README.md").write_text(f"---\n{card}---\n")
+    for folder in ("card out", "card up", "stored out"):
+        said = node({"dataset": f"hf:{root}/{folder}"}, config)
+        assert "this node allows files below its data-root alone" in said, folder
+    for folder in ("card in", "stored in"):
+        assert not node({"dataset": f"hf:{root}/{folder}"}, config), folder
+    monkeypatch.chdir(place)
+    TOUCHED.clear()
+    said = node({"dataset": "hf:secret:default"}, PART | {"allow-downloads": "true"})
+    assert "allows no such file: set data-root" in said
+    assert not TOUCHED
+
+
 def test_a_link_out_of_the_root_is_refused_and_one_within_it_is_not(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     for folder in (root / "set" / "cat", root / "far", outside):
