@@ -297,11 +297,11 @@ def test_a_dataset_that_names_files_itself_names_none_outside_the_root(
         (folder / "a.csv").write_text((place / "mine.csv").read_text())
         card = f"configs:\n- config_name: default\n  data_files:\n  - split: a\n    path: {path}\n"
         (folder / "README.md").write_text(f"---\n{card}---\n")
-    for folder in ("card out", "card up", "stored out"):
-        said = node({"dataset": f"hf:{root}/{folder}"}, config)
-        assert "this node allows files below its data-root alone" in said, folder
-    for folder in ("card in", "stored in"):
-        assert not node({"dataset": f"hf:{root}/{folder}"}, config), folder
+    for kind in ("card out", "card up", "stored out"):
+        said = node({"dataset": f"hf:{root}/{kind}"}, config)
+        assert "this node allows files below its data-root alone" in said, kind
+    for kind in ("card in", "stored in"):
+        assert not node({"dataset": f"hf:{root}/{kind}"}, config), kind
     monkeypatch.chdir(place)
     TOUCHED.clear()
     said = node({"dataset": "hf:secret:default"}, PART | {"allow-downloads": "true"})
