@@ -50,7 +50,7 @@ def told(folder: Path, lie: str, keys: dict[str, Any]) -> str:
     return f"{100 * fmean(shares):.1f}" + (f" ({refused} refused)" if refused else "")
 
 
-def lines(methods: list[str], keys: dict[str, object]) -> Iterator[str]:
+def lines(methods: list[str], keys: dict[str, Any]) -> Iterator[str]:
     """A table in Markdown, line by line."""
     yield "| method | rule | " + " | ".join(lie or "no liar" for lie in ATTACKS) + " |"
     yield "| --- " * (2 + len(ATTACKS)) + "|"

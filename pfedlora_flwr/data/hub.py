@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from pfedlora_flwr.data.images import Decoded, File, decoded
 from pfedlora_flwr.data.source import Arrays, Reading
 from pfedlora_flwr.deadline import within
 from pfedlora_flwr.errors import UserError, brief, counted, permissions, some
+from pfedlora_flwr.files import absolute
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +149,7 @@ def _numbers(where: str, name: str, column: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
-    from datasets import Image, config
+    from datasets import Image
 
     own = rows.select_columns([column])
     as_files = (
@@ -160,9 +161,8 @@ def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
         held = {"bytes": row[column]} if isinstance(row[column], bytes) else row[column] or {}
         if not (held.get("bytes") or held.get("path")):
             raise UserError(f"{where}: column {column!r} has no image in row {i}")
-        if not held.get("bytes"):  # somebody's dataset may name any file of this machine
-            cached = str(config.HF_CACHE_HOME)
-            permissions.check_file("dataset", held["path"], permissions.DATA, also=cached)
+        if not held.get("bytes"):
+            _check_files([held["path"]])
         yield f"{where}, row {i}", held.get("bytes") or Path(held["path"])
 
 
@@ -239,16 +239,24 @@ def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:
     if here and not path.is_dir():
         raise UserError(f"{where}: there is no such folder")
     name, _, configuration = text.partition(":")
+    if not here and Path(name).is_dir():  # which the library would take
+        permissions.check_file("dataset", name, permissions.DATA)
     refusal = "" if here or offline else _refusal(name)
     try:
         if any((path / file).exists() for file in ("dataset_dict.json", "state.json")):
             found = datasets.load_from_disk(str(path))
+            for part in found.values() if isinstance(found, datasets.DatasetDict) else [found]:
+                _check_files(file["filename"] for file in part.cache_files)
         elif here:
+            _check_card(datasets.load_dataset_builder(str(path), cache_dir=aside))
             found = datasets.load_dataset(str(path), cache_dir=aside)
         else:
             # then the library looks in its own cache, and asks nobody
             datasets.config.HF_HUB_OFFLINE = offline or bool(refusal)
+            _check_card(datasets.load_dataset_builder(name, configuration or None))
             found = datasets.load_dataset(name, configuration or None)
+    except permissions.NotAllowed:
+        raise
     except Exception as error:  # of many types, the libraries' beneath it among them
         told = (
             f": {refusal}, nor the library's own cache ({brief(error)})"
@@ -263,6 +271,28 @@ def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:
     if refusal:
         logger.warning("%s: %s; it is taken from the library's own cache", where, refusal)
     return found if isinstance(found, datasets.DatasetDict) else {"": found}
+
+
+def _check_card(builder: Any) -> None:
+    """Asks for each file that the dataset's own card names. Raises NotAllowed."""
+    files = (builder.config.data_files or {}).values()
+    _check_files(file.rpartition("::")[2] for of_split in files for file in of_split)
+
+
+def _check_files(files: Iterable[str]) -> None:
+    """Asks for files that a dataset names: somebody's may name any of this machine, or of the
+    network. Raises NotAllowed."""
+    from datasets import config
+
+    if permissions.own_machine():
+        return
+    for file in files:
+        if file.startswith(("hf://", "https://", "http://")):
+            permissions.check_download("dataset", file)
+        else:
+            cached = str(config.HF_CACHE_HOME)
+            path = str(absolute(file.removeprefix("file://")))
+            permissions.check_file("dataset", path, permissions.DATA, also=cached)
 
 
 def _refusal(name: str) -> str:

@@ -49,6 +49,11 @@ class Demands:
         level, cap = node_config.get("dp"), node_config.get("epsilon-cap")
         if level is not None and level not in _LEVELS:
             raise UserError(f"dp is {level!r} in the node-config; allowed: {' or '.join(_LEVELS)}")
+        if level == "record" and "secagg" in node_config:
+            raise UserError(
+                "the node-config has dp='record' and secagg='required', and no run has both: choose"
+                " one"
+            )
         try:
             epsilon = None if cap is None else float(str(cap))
         except ValueError:

@@ -33,6 +33,9 @@ def permitted(message: Message, context: Context, call_next: ClientAppCallable) 
     try:
         simulated = permissions.said_own_machine() or in_simulation()
         allowed = permissions.ANYTHING if simulated else permissions.of_node(context.node_config)
+    except UserError as error:
+        return _refusal(message, str(error))
+    try:
         with permissions.held(allowed):
             return call_next(message, context)
     except permissions.NotAllowed as error:

@@ -58,6 +58,11 @@ def ledger(output: Path, site: int = 0) -> list[dict[str, int]]:
         ({"dp": "user"}, KEYS | {"dp.noise": 0}, "dp is demanded here, and dp.noise is 0 in this"),
         ({"epsilon-cap": 3}, NO_DP, "epsilon-cap is demanded here, and no dp is set in this run"),
         ({"dp": "record"}, NOISED, "dp of level record is demanded here, and dp.level is user in"),
+        (
+            {"dp": "record", "secagg": "required"},
+            NOISED,
+            "has dp='record' and secagg='required', and no run has both",
+        ),
         ({"dp": "yes"}, NOISED, "dp is 'yes' in the node-config; allowed: user or record"),
         ({"epsilon-cap": "nan"}, NOISED, "epsilon-cap is 'nan' in the node-config; allowed: a num"),
         ({"epsilon-cap": -1}, NOISED, "epsilon-cap is -1 in the node-config; allowed: a number ab"),

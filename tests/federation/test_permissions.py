@@ -252,6 +252,13 @@ def test_what_a_node_allows_runs_there(place: Path) -> None:
     assert not node({"dataset": f"npz:{place}/code/../secret/own.npz"}, data)
 
 
+def test_a_permission_that_cannot_be_read_is_an_answer() -> None:
+    TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+    context = Context(1, 1, PART | {"allow-downloads": 1}, RecordDict(), BASE)
+    reply = client_app.app(wire.properties_message(1, 60.0), context)
+    assert reply.error.reason == ("allow-downloads is 1 in its node-config; allowed: true or false")
+
+
 def test_what_the_servers_variable_allows_runs_there(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +272,41 @@ def test_what_the_servers_variable_allows_runs_there(
         assert why in server({})
     monkeypatch.setenv(VARIABLE, "allow-downloads=perhaps")
     assert "allow-downloads is 'perhaps'" in server({})
+
+
+def test_a_dataset_that_names_files_itself_names_none_outside_the_root(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card of a folder, the state of a stored dataset, and a folder with a hub's name."""
+    datasets = pytest.importorskip("datasets")
+    root, config = place / "root", PART | {"data-root": f"{place}/root", "state-path": str(place)}
+    stored = datasets.Dataset.from_dict({"a": [0, 1] * 30, "label": [0, 1] * 30})
+    for name in ("out", "in"):
+        stored.save_to_disk(root / f"stored {name}")
+    (file,) = (root / "stored out").glob("*.arrow")
+    file.rename(place / "secret" / file.name)
+    state = root / "stored out" / "state.json"
+    state.write_text(state.read_text().replace(file.name, f"../../secret/{file.name}"))
+    for name, path in {
+        "out": f"{place}/secret/own.csv",
+        "up": "../../mine.csv",
+        "in": "a.csv",
+    }.items():
+        folder = root / f"card {name}"
+        folder.mkdir()
+        (folder / "a.csv").write_text((place / "mine.csv").read_text())
+        card = f"configs:\n- config_name: default\n  data_files:\n  - split: a\n    path: {path}\n"
+        (folder / "README.md").write_text(f"---\n{card}---\n")
+    for kind in ("card out", "card up", "stored out"):
+        said = node({"dataset": f"hf:{root}/{kind}"}, config)
+        assert "this node allows files below its data-root alone" in said, kind
+    for kind in ("card in", "stored in"):
+        assert not node({"dataset": f"hf:{root}/{kind}"}, config), kind
+    monkeypatch.chdir(place)
+    TOUCHED.clear()
+    said = node({"dataset": "hf:secret:default"}, PART | {"allow-downloads": "true"})
+    assert "allows no such file: set data-root" in said
+    assert not TOUCHED
 
 
 def test_a_link_out_of_the_root_is_refused_and_one_within_it_is_not(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import Site, forget, shared_data
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.messages import Instruction
+from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Cli
 
 NAMES = ["a", "b"]
@@ -103,4 +104,4 @@ def test_a_function_without_a_seed_ends_a_simulation_before_round_1(
     done = cli.run("drawn", *words, "-o", "actors=2", "--engine", "flower")
     assert done.code == (0 if seed else 1), done.stderr
     assert ("dataset 'drawn:data' is not the same in this process" in done.stderr) == (not seed)
-    assert (tmp_path / "drawn" / "rounds.jsonl").exists() == bool(seed)
+    assert bool(RunDirectory(tmp_path / "drawn").rounds()) == bool(seed)

