@@ -72,7 +72,7 @@ class Page:
         self.files[name] = _csv(header, rows)
 
     def picture(self, name: str, draw: Callable[[Path], Path]) -> None:
-        """A PNG or SVG that `draw` makes in the folder that it is given, and whose path it returns."""
+        """A PNG or SVG that `draw` makes in the folder that it is given; it returns the path."""
         self.drawings[name] = draw
 
     @cached_property
