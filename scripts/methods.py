@@ -282,7 +282,6 @@ def _lists() -> dict[str, str]:
     `<!-- end -->`, by NAME."""
     methods = {name: registry.find(name) for name in registry.NAMES}
     return {
-        "compared": listed(name for name in methods if name != "pfedlora"),
         "count": str(len(methods)),
         "files": ", ".join(f"`{name}.py`" for name in methods),
         "averaged": listed(name for name, found in methods.items() if found.averages),

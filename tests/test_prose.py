@@ -64,5 +64,12 @@ def test_the_readme_on_pypi_has_whole_addresses_of_files_that_are_there() -> Non
     own = [re.split(r"/pfedlora-flwr/pfedlora-flwr/(?:blob/)?main/", address) for address in found]
     assert all(address.startswith("https://") for address in found)
     files = [parts[1].partition("#")[0] for parts in own if len(parts) == 2]
-    assert {"docs/pictures/idea-dark.svg", "docs/pictures/idea-light.svg"} <= {*files}
+    assert {"docs/results/found-dark.svg", "docs/results/found-light.svg"} <= {*files}
     assert [file for file in files if not (ROOT / file).exists()] == []
+
+
+def test_the_readme_is_one_screen_and_a_half() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 80
+    assert len(text.split()) <= 900
+    assert "bonferroni" not in text.lower()

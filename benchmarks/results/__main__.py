@@ -19,6 +19,7 @@ from benchmarks.results import (
     cifar10_table2,
     costs,
     dp,
+    front,
     gain,
     held_out,
     kinds,
@@ -57,6 +58,7 @@ PAGES: Mapping[str, Callable[[Page], None]] = {
     "which-method": which_method.make,
 }
 """What makes the page of a folder: a new page is a line here."""
+README = RESULTS.parents[1] / "README.md"
 DRAWING = ("matplotlib", "numpy", "pillow")
 
 
@@ -90,9 +92,15 @@ def check(results: Path, *, pictures: bool, write: bool) -> list[str]:
         if write:
             page.write(pictures=pictures)
     index = Page(results)
+    front.make(index)
     index.said = set().union(*(page.said for page in pages.values()))
-    unknown = index.unknown(index.text())
-    return found + [f"README.md: {number} is on no page of results" for number in unknown]
+    index.settings("3.11", "3.13", "2310.13283")  # of the project's README
+    for text in (index.text(), README.read_text(encoding="utf-8")):
+        found += [f"README.md: {n} is on no page of results" for n in index.unknown(text)]
+    found += index.drawn_otherwise(pictures=pictures)
+    if write:
+        index.write(pictures=pictures)
+    return found
 
 
 def locked() -> bool:

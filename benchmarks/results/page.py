@@ -72,12 +72,12 @@ class Page:
         self.files[name] = _csv(header, rows)
 
     def picture(self, name: str, draw: Callable[[Path], Path]) -> None:
-        """A PNG that `draw` makes in the folder that it is given; `draw` returns its path."""
+        """A PNG or SVG that `draw` makes in the folder that it is given; it returns the path."""
         self.drawings[name] = draw
 
     @cached_property
     def pictures(self) -> dict[str, bytes]:
-        """The PNGs, drawn when they are asked for."""
+        """The pictures, drawn when they are asked for."""
         with TemporaryDirectory() as folder:
             return {name: draw(Path(folder)).read_bytes() for name, draw in self.drawings.items()}
 
@@ -143,6 +143,9 @@ class Page:
             path = self.folder / name
             had = path.read_text(encoding="utf-8") if path.exists() else ""
             yield from _lines(name, had.splitlines(), made.splitlines())
+        yield from self.drawn_otherwise(pictures=pictures)
+
+    def drawn_otherwise(self, *, pictures: bool) -> Iterator[str]:
         for name, drawn in (self.pictures if pictures else {}).items():
             path = self.folder / name
             if not path.exists() or path.read_bytes() != drawn:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.results import front
 from benchmarks.results.__main__ import PAGES, check, locked
-from benchmarks.results.page import RESULTS, Page, estimate
+from benchmarks.results.page import RESULTS, Page, estimate, points
 from tests.conftest import ROOT
 
 
@@ -50,6 +51,25 @@ def test_a_number_of_the_prose_is_rounded_once(tmp_path: Path) -> None:
 def test_a_page_that_nothing_makes_is_named() -> None:
     folders = {path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("README.md")}
     assert folders - {"."} == PAGES.keys()
+
+
+def test_the_readmes_picture_shows_what_the_pages_say(tmp_path: Path) -> None:
+    index = Page(RESULTS)
+    front.make(index)
+    assert [*index.drawn_otherwise(pictures=locked())] == []
+    for name, lines in (("pretrained", front.pretrained), ("leaderboard", front.from_scratch)):
+        text = Page(RESULTS / name).text()
+        methods = [line for line in lines(index) if line.without is not None]
+        assert [line.name for line in methods if points(line.lead) not in text] == []
+    shutil.copytree(RESULTS, tmp_path / "results")
+    table = tmp_path / "results" / "leaderboard" / "runs.csv"
+    table.write_text(re.sub(r"(mean,fedproto,0,)0\.\d+", r"\g<1>0.9", table.read_text()))
+    changed = Page(tmp_path / "results")
+    front.make(changed)
+    assert [*changed.drawn_otherwise(pictures=True)] == [
+        "found-light.svg is drawn otherwise",
+        "found-dark.svg is drawn otherwise",
+    ]
 
 
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]+)?\)")
