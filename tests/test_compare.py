@@ -1037,3 +1037,20 @@ def test_the_report_of_a_comparison_has_what_was_said_before_its_runs(
     again = compare(whole, tmp_path / "c", out, out, here=True)
     text = (tmp_path / "c" / "report" / "report.md").read_text()
     assert (again, text.count(line)) == (0, 1)
+
+
+def test_a_plan_has_the_rounds_of_the_runs_where_the_method_sets_them(tmp_path: Path) -> None:
+    """Otherwise a completed run is short of rounds, and is done again without end."""
+    axes = "axes: {sums.shrinkage: {tune: [0.5, validation], methods: [fedlda]}}\n"
+    whole = Comparison.load(
+        conf(
+            tmp_path,
+            "methods: [standalone, fedlda, fedncm]\nseeds: [0]\n"
+            f"base: {{setting: homogeneous, models: cnn5}}\n{axes}",
+        )
+    )
+    for cell in whole.cells():
+        for one in cell.candidates:
+            config = whole.config(cell, one, 0, tmp_path)
+            assert one.rounds == config.experiment.rounds
+    assert [c.rounds for cell in whole.cells() for c in cell.candidates] == [20, 2, 3, 2]

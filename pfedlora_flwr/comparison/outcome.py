@@ -100,8 +100,7 @@ def outcome(
     chosen: Candidate | None = cell.candidates[0]
     if len(cell.candidates) > 1:
         tried = tuple(
-            _tried(directory, cell, candidate, tuning_seed, given_up)
-            for candidate in cell.candidates
+            _tried(directory, candidate, tuning_seed, given_up) for candidate in cell.candidates
         )
         chosen = None if any(t.waited_for for t in tried) else choose(tried)
     if chosen is None:
@@ -109,8 +108,7 @@ def outcome(
         others = Missing(NOT_RUN, f"{NOT_RUN}: {why.reason}") if why.status == DIVERGED else why
         missing = {seed: why if seed == tuning_seed else others for seed in seeds}
         return Outcome(cell.scenario, cell.method, None, {}, missing, tried)
-    rounds = cell.rounds_of(chosen)
-    found = {seed: read_run(directory / chosen.runs[seed], rounds) for seed in seeds}
+    found = {seed: read_run(directory / chosen.runs[seed], chosen.rounds) for seed in seeds}
     runs = {seed: run for seed, run in found.items() if isinstance(run, Run)}
     missing = {seed: run for seed, run in found.items() if isinstance(run, Missing)}
     return of_one_code(Outcome(cell.scenario, cell.method, chosen, runs, missing, tried))
@@ -152,7 +150,7 @@ def _was_chosen(directory: Path, cell: Cell, plan: Plan, *, begun: bool) -> bool
     """Whether a candidate has run with another seed than that which chooses. begun: or runs; of an
     extension such runs are there before anything is chosen."""
     further = (
-        (directory / run, cell.rounds_of(candidate))
+        (directory / run, candidate.rounds)
         for candidate in cell.candidates
         for seed, run in candidate.runs.items()
         if seed != plan.tuning_seed
@@ -170,11 +168,9 @@ def choose(tried: Sequence[Tried]) -> Candidate | None:
     return max(completed, key=lambda pair: pair[0])[1] if completed else None
 
 
-def _tried(
-    directory: Path, cell: Cell, candidate: Candidate, seed: int, given_up: GivenUp
-) -> Tried:
+def _tried(directory: Path, candidate: Candidate, seed: int, given_up: GivenUp) -> Tried:
     place = directory / candidate.runs[seed]
-    run = read_run(place, cell.rounds_of(candidate))
+    run = read_run(place, candidate.rounds)
     waits = isinstance(run, Missing) and not run.final and not given_up(place, run)
     return Tried(candidate, run, waits)
 

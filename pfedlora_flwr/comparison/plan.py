@@ -22,27 +22,21 @@ _FILE = "plan.json"
 @dataclass(frozen=True)
 class Candidate:
     """One choice of the tuned keys, and its runs: the directory of each seed, relative to the
-    comparison's."""
+    comparison's. rounds: of its runs."""
 
     tuned: Keys
     runs: dict[int, str]
+    rounds: int | None = None
 
 
 @dataclass(frozen=True)
 class Cell:
     """One method in one scenario: a cell of the paper's tables. More than one candidate: the first
-    seed's runs choose; none: it is Standalone by construction (`sharing`), and nothing is run.
-    rounds: of its runs, where the tuned keys do not say; None: an older version's plan does
-    not."""
+    seed's runs choose; none: it is Standalone by construction (`sharing`), and nothing is run."""
 
     scenario: Keys
     method: str
     candidates: tuple[Candidate, ...]
-    rounds: int | None = None
-
-    def rounds_of(self, candidate: Candidate) -> int | None:
-        """The rounds that a candidate's runs are to have."""
-        return int(candidate.tuned["rounds"]) if "rounds" in candidate.tuned else self.rounds
 
 
 def choices(tuned: Iterable[Keys]) -> Choices:
@@ -97,7 +91,7 @@ class Plan:
 
 def _cell(saved: dict[str, Any]) -> Cell:
     candidates = (
-        Candidate(c["tuned"], {int(seed): run for seed, run in c["runs"].items()})
+        Candidate(c["tuned"], {int(seed): run for seed, run in c["runs"].items()}, c["rounds"])
         for c in saved["candidates"]
     )
-    return Cell(saved["scenario"], saved["method"], tuple(candidates), saved.get("rounds"))
+    return Cell(saved["scenario"], saved["method"], tuple(candidates))

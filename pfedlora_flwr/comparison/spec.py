@@ -29,6 +29,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.server_state import is_standalone
 from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.registry import POOLED
 
 T = TypeVar("T")
@@ -186,7 +187,6 @@ class Comparison:
             scenario,
             method,
             tuple(self._candidate(scenario, method, tuned) for tuned in self._tuned(method)),
-            int((self.base | scenario).get("rounds", Experiment.rounds)),
         )
 
     def _tuned(self, method: str) -> list[Keys]:
@@ -198,8 +198,12 @@ class Comparison:
     def _candidate(self, scenario: Keys, method: str, tuned: Keys) -> Candidate:
         folders = [slug(scenario), slug({method: ""} | tuned)]
         seeds = dict.fromkeys((self.tuning_seed, *self.seeds))
+        given = self.base | scenario | tuned
+        usual = {"rounds": Experiment.rounds} | dict(registry.find(method).default_keys(given))
         return Candidate(
-            tuned, {seed: "/".join(filter(None, [*folders, f"seed-{seed}"])) for seed in seeds}
+            tuned,
+            {seed: "/".join(filter(None, [*folders, f"seed-{seed}"])) for seed in seeds},
+            int((usual | given)["rounds"]),
         )
 
 

@@ -170,10 +170,11 @@ def test_a_control_that_was_tuned_otherwise_is_none(tmp_path: Path) -> None:
     seeds = (0, 1, 2)
 
     def cell(method: str, sharing: str, *rates: float) -> Cell:
-        of = [Candidate({"lr": rate}, {s: f"fd-{rate}/seed-{s}" for s in seeds}) for rate in rates]
-        alone = [Candidate({}, {s: f"alone/seed-{s}" for s in seeds})] if not rates else []
+        runs = {rate: {s: f"fd-{rate}/seed-{s}" for s in seeds} for rate in rates}
+        of = [Candidate({"lr": rate}, runs[rate], 1) for rate in rates]
+        alone = [Candidate({}, {s: f"alone/seed-{s}" for s in seeds}, 1)] if not rates else []
         found = () if sharing == "none" else (*of, *alone)
-        return Cell({"sharing": sharing}, method, found, 1)
+        return Cell({"sharing": sharing}, method, found)
 
     cells = (
         cell("standalone", "mean"),
