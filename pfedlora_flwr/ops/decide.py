@@ -64,7 +64,7 @@ def suited(rows: Sequence[int], models: Sequence[str], train: str) -> tuple[tupl
     """The methods to try, and why these. rows: of each site. models: of the sites, in turn. train:
     what is trained of them: all, head or lora."""
     if train == "head":
-        return ("fedssa", "pfedlora_plus", "lg_fedavg", "fedlda"), "frozen pretrained models"
+        return ("fedssa", "pfedlora_plus", "lg_fedavg", "fedlda"), "frozen models"
     if len({*models}) > 1:
         return ("fedproto", "fd", "pfedlora", "fedmrl"), "different models"
     if train == "lora":
@@ -118,7 +118,8 @@ def decide(
     used = tried[-1]
     over = f", more than the {minutes:g} minutes asked for" if seconds > 60 * minutes else ""
     cut = f", reduced from {tried[0]} to save time" if used != tried[0] else ""
-    again = f"pfedlora compare {from_here(file.absolute())}"
+    shown = from_here(file.absolute())
+    again = f"pfedlora compare {shown}"
     again += "" if output is None else f" --output {from_here(place)}"
     said = (
         f"{data}: {sum(rows)} rows, {min(rows)} to {max(rows)} a site; about a tenth of a site's"
@@ -126,7 +127,7 @@ def decide(
         f"methods: standalone and pooled as references; {', '.join(methods)} ({why}), each with"
         " and without sharing",
         f"plan: {used}{cut}: {runs} runs, about {duration(seconds)}{over} (an estimate)",
-        f"the comparison is in {file}; this does the same: `{again}`",
+        f"the comparison is in {shown}; this does the same: `{again}`",
     )
     if not dry_run:
         _write(file, content)
