@@ -12,7 +12,6 @@ import yaml
 
 import pfedlora_flwr
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.launch import resources
 from pfedlora_flwr.ops import decide as deciding
 from pfedlora_flwr.ops.decide import decide, suited
 from tests.conftest import Call
@@ -123,12 +122,9 @@ def test_what_cannot_decide_gets_one_line(
 
 
 @pytest.mark.slow
-def test_a_table_becomes_a_page_in_one_command(
-    pfedlora: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_becomes_a_page_in_one_command(pfedlora: Call) -> None:
     """The API goes on with what the command has run."""
-    monkeypatch.setattr(resources, "cores", lambda: 1)
-    words = (str(table()), "--sites", "ward", "--label", "state", "--seeds", "0,1")
+    words = (str(table()), "--sites", "ward", "--label", "state", "--seeds", "0")
     code, out, err = pfedlora("decide", *words, "-o", "rounds=2", "-o", "local-epochs=1")
     assert code == 0, err
     assert "the report is in" in out
@@ -138,7 +134,7 @@ def test_a_table_becomes_a_page_in_one_command(
         "wards.csv",
         sites="ward",
         label="state",
-        seeds=[0, 1],
+        seeds=[0],
         rounds=2,
         local_epochs=1,
         progress=False,
