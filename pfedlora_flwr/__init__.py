@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Any
 from pfedlora_flwr.version import __version__
 
 if TYPE_CHECKING:
-    from pfedlora_flwr.api import Comparison, Newcomer, Run, adapt, compare, load, run
+    from pfedlora_flwr.api import Comparison, Newcomer, Run, adapt, compare, decide, load, run
 
-__all__ = ["Comparison", "Newcomer", "Run", "__version__", "adapt", "compare", "load", "run"]
+__all__ = [
+    "Comparison",
+    "Newcomer",
+    "Run",
+    "__version__",
+    "adapt",
+    "compare",
+    "decide",
+    "load",
+    "run",
+]
 
 
 def __getattr__(name: str) -> Any:

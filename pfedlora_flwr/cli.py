@@ -253,6 +253,55 @@ def compare(
 
 
 @cli.command(cls=PlainCommand)
+def decide(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", hidden=True)],
+    sites: Annotated[str, typer.Option(metavar="COLUMN", help="Whose row it is: the site.")],
+    label: Annotated[str, typer.Option(metavar="COLUMN", help="What is to be predicted.")],
+    minutes: Annotated[
+        float, typer.Option(metavar="N", help="What all runs may take, by estimate.")
+    ] = 10.0,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="0,1", help="These seeds; default: five, if they fit.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The runs; default: runs/decide-TABLE.")
+    ] = None,
+    yaml: Annotated[
+        bool, typer.Option("--yaml", help="Write the comparison's file, and run nothing.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan. Nothing is written or run.")
+    ] = False,
+    option: Options = None,
+) -> None:
+    """Should these sites federate? Plan a comparison from one table, run it, and report.
+
+    TABLE is a CSV or Parquet file with a column that names each row's site. The comparison is an
+    ordinary one, decide-TABLE.yaml in this folder, or DIR.yaml: references, methods that suit the
+    table, each with and without sharing (docs/decide.md)."""
+    with out.status("reading the table"):
+        from pfedlora_flwr.commands.comparison import compare as run_missing
+        from pfedlora_flwr.config import parse_overrides
+        from pfedlora_flwr.ops.decide import decide as planned
+
+        found = planned(
+            table,
+            sites=sites,
+            label=label,
+            minutes=minutes,
+            seeds=_integers("--seeds", seeds),
+            output=output,
+            dry_run=dry_run,
+            options=parse_overrides(option or []),
+        )
+    for line in found.said:
+        out.print(line, soft_wrap=True)
+    if not yaml:
+        code = run_missing(found.whole, found.output, out, err, engine="local", dry_run=dry_run)
+        raise typer.Exit(code)
+
+
+@cli.command(cls=PlainCommand)
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
     output: Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.api import newcomers
@@ -17,6 +18,8 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.ops import compare as comparing
+from pfedlora_flwr.ops.decide import MINUTES
+from pfedlora_flwr.ops.decide import decide as planned
 from pfedlora_flwr.runs.directory import RunDirectory
 
 
@@ -126,6 +129,55 @@ def compare(
             f" {first.relative_to(done.work.output)}: {why}"
         )
     return Comparison(place, given)
+
+
+def decide(
+    table: str | PathLike[str],
+    *,
+    sites: str,
+    label: str,
+    minutes: float = MINUTES,
+    seeds: Sequence[int] = (),
+    output: str | PathLike[str] | None = None,
+    progress: bool = True,
+    **keys: Any,
+) -> Comparison:
+    """Plan the comparison by which the sites of a table can decide, and run it, as `pfedlora
+    decide` does.
+
+    Args:
+        table: A CSV or Parquet file.
+        sites: The column that names each row's site.
+        label: The column that is to be predicted.
+        minutes: What all runs may take, by estimate.
+        seeds: The seeds to run; none: five, or as many as fit.
+        output: The comparison's directory, otherwise runs/decide-TABLE. Its file, an ordinary
+            comparison, is decide-TABLE.yaml, or OUTPUT.yaml.
+        progress: Whether the plan is printed, and a line for each run.
+        keys: Keys of all runs, as `run` takes them.
+
+    Returns:
+        The comparison, with all of its runs. Its `report` writes the report.
+
+    Raises:
+        UserError: The table cannot serve, a key is wrong, or runs have failed.
+        KeyboardInterrupt: Ctrl-C. The same call goes on where it was.
+    """
+    given = Given()
+    options = keys_of(keys, given)
+    with available(given.objects), as_it_was():
+        found = planned(
+            Path(table),
+            sites=sites,
+            label=label,
+            minutes=minutes,
+            seeds=[plain(seed) for seed in seeds],
+            output=None if output is None else absolute(output),
+            options=options,
+        )
+    for line in found.said:
+        saying(progress)(line)
+    return compare(found.file, output=found.output, engine="local", progress=progress, **keys)
 
 
 def load(

@@ -24,21 +24,22 @@ WARM_START = 0.5
 """The same in a process that has imported everything already."""
 GUESS = 40e9
 """Operations a second of one actor before any run has been timed."""
-_HEAD_VISIT = 1e9
-"""Operations that stand for a visit that trains a head alone: mostly its reading and writing."""
+_VISIT = 1.6e9
+"""Operations that stand for what a visit takes beside its training, mostly reading, writing and
+evaluation: 40 ms at this guess, measured with small tables."""
 _KEPT_WHILE_RUNNING = 3
 
 
 def work(config: RunConfig) -> float:
     """The operations of a run of plain local training: every method's are of this size. A frozen
-    encoder's outputs are kept, so every sample passes it once, and a visit costs little."""
+    encoder's outputs are kept, so every sample passes it once."""
     e, path = config.experiment, config.execution.data_path
     held = 0.8 * datasets.count_samples(e.dataset, Reading.of(e, path)) / e.clients
     samples = min(held, e.partition_samples_per_client or held)
-    forward = sample_flops(e, task_of(e, path))
+    forward, visits = sample_flops(e, task_of(e, path)), e.rounds * e.sampled
     if {*e.train} == {"head"} and not e.augment:
-        return e.clients * (samples + held / 4) * forward + e.rounds * e.sampled * _HEAD_VISIT
-    return e.rounds * e.sampled * samples * e.local_epochs * 3 * forward
+        return e.clients * (samples + held / 4) * forward + visits * _VISIT
+    return visits * (samples * e.local_epochs * 3 * forward + _VISIT)
 
 
 class Speed:

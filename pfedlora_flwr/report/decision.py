@@ -200,8 +200,8 @@ def pooled(study: Study, found: Sequence[Finding]) -> str:
         return ""
     low, high = 100 * (by.mean - by.half), 100 * (by.mean + by.half)
     text = (
-        f" One model of all sites' rows together (Pooled) has {100 * by.mean:+.2f} points over"
-        f" training alone ({low:+.2f} to {high:+.2f})"
+        f" One model of all sites' rows together (Pooled) differs by {100 * by.mean:+.2f} points"
+        f" from training alone ({low:+.2f} to {high:+.2f})"
     )
     if by.sign < 1:
         return f"{text}, so nothing is sure to be won."

@@ -104,7 +104,7 @@ def accuracy(study: Study) -> Table:
     if len(study.methods) > 1:
         note += (
             " Bold: above every other method of its scenario, by 95 % intervals of the differences"
-            " paired by seed that do not hold 0, each test by itself, and with no seed that"
+            " paired by seed that exclude 0, each test by itself, and with no seed that"
             " diverged."
         )
     if any(paper.accuracy(o) for o in study.outcomes if o.runs):

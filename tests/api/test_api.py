@@ -25,7 +25,7 @@ from pfedlora_flwr import cli, config
 from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.running import keys_of
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.ops import adapt, align, compare, evaluate, export, report
+from pfedlora_flwr.ops import adapt, align, compare, decide, evaluate, export, report
 from tests.conftest import Call, Done
 from tests.test_run import facts
 
@@ -325,6 +325,7 @@ def test_errors_name_arguments_and_not_flags() -> None:
         ("export", export.export, pfedlora_flwr.Run.export),
         ("evaluate", evaluate.evaluate, pfedlora_flwr.Run.evaluate),
         ("report", report.report, pfedlora_flwr.Run.report),
+        ("decide", decide.decide, pfedlora_flwr.decide),
         ("align", align.align, None),
     ],
 )
@@ -334,7 +335,7 @@ def test_an_operation_has_the_same_keywords_everywhere(
     """What the command and the API ask for, the operation takes by that name."""
     its = {*inspect.signature(operation).parameters}
     read_before = {"conf", "config", "place", "client", "whole", "trained", "models", "ray"}
-    of_output = {"as_json", "all_clients", "shared", "progress"}
+    of_output = {"as_json", "all_clients", "shared", "progress", "yaml"}
     command = {*inspect.signature(getattr(cli, name)).parameters}
     assert command - read_before - of_output - {"option"} <= its
     said = {"say", "warn", "watch", "here", "confusions"}
