@@ -3,7 +3,7 @@ others and without them. On light and on dark ground."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -115,7 +115,7 @@ def from_scratch(page: Page) -> Iterator[Line]:
     yield Line("normalised features", normalised.lead_on_board(), None)
 
 
-def draw(panels: dict[str, tuple[str, Sequence[Line]]], theme: Theme, folder: Path) -> Path:
+def draw(panels: Mapping[str, tuple[str, Sequence[Line]]], theme: Theme, folder: Path) -> Path:
     with style.drawing(1, len(panels), (8.6, 3.2)) as (figure, axes):
         figure.set_facecolor(theme.ground)
         for axis, (title, (told, lines)) in zip(axes[0], panels.items(), strict=True):

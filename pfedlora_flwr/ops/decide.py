@@ -20,6 +20,7 @@ from pfedlora_flwr.data import datasets, registry, tables
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, counted, meant, some
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import check_writable, make_folder, write_atomically
 from pfedlora_flwr.launch.resources import cores
 from pfedlora_flwr.methods.registry import POOLED
@@ -150,7 +151,7 @@ def _data(
     }
     if table.suffix.lower() == ".tsv":
         base["data.sep"] = "tab"
-    e = config.experiment_of(config.parse({**base, **given}))
+    e = Experiment.of(config.parse({**base, **given}))
     how = Reading.of(e, str(given.get("data-path", "")))
     there = tables.read(table.expanduser(), form, how).column_names
     for key, name in (("sites", sites), ("label", label)):
