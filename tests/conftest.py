@@ -360,7 +360,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports have their tables and texts alone. Figures: tests/report/test_write.py."""
     from pfedlora_flwr.report import write
 
-    monkeypatch.setattr(write, "_draw", lambda study, output: ([], []))
+    monkeypatch.setattr(write, "_draw", lambda study, judged, output: ([], []))
 
 
 @pytest.fixture

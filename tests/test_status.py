@@ -106,7 +106,7 @@ def test_a_run_is_running_then_killed_then_completed(
     code, out, _ = pfedlora("status", str(run), "--json")
     status = json.loads(out)
     assert (code, status["state"], status["seconds_left"]) == (4, "killed", None)
-    assert status["reason"] == "its server is gone and left no result; --resume continues it"
+    assert status["reason"] == "its server is gone and left no result; resume=true continues it"
 
     (cli.folder / "gates" / "close-training-1-2").unlink()
     assert cli("run", "-o", f"output={run}", "--resume", "--engine", "local").code == 0

@@ -134,7 +134,7 @@ def test_a_run_that_fails_is_named_and_leaves_its_worker_to_the_next(
     worker.start(run(tmp_path / "raises", method="standalone"), "local")
     mistake = worker.result()["error"]
     assert str(mistake).startswith("output ")  # a user's mistake is a line
-    assert "exists; continue it with --resume" in str(mistake)
+    assert "exists; continue it with resume=true" in str(mistake)
     worker.start(run(tmp_path / "next", method="standalone"), "local")
     assert worker.result()["status"] == "completed"
 

@@ -85,7 +85,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         text_base(folder)
         documents(folder / "docs.csv")
 
-    folder = made_once(tmp_path_factory, "trained", make)
+    folder = made_once(tmp_path_factory, "frozen-forms", make)
     for name in ("vit", "efficientnet"):
         found[name] = {"models": f"timm:test_{name}:weights={folder}/test_{name}-0.safetensors"}
     found["text"] = {"models": f"hf:{folder}/bert-32-3", "dataset": f"csv:{folder}/docs.csv"}

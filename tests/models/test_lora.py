@@ -417,7 +417,7 @@ def test_a_run_begins_with_the_merged_weights_and_with_what_peft_saved(
 def test_the_format_peft_is_for_lora_on_a_base(bases: dict[str, str], tmp_path: Path) -> None:
     cases: tuple[tuple[str, dict[str, object], str], ...] = (
         (bases["test_vit"], {"train": "head"}, "format peft is for LoRA, and timm:test_vit has"),
-        ("timm:test_vit", {"train": "lora"}, "were drawn at random: give --format safetensors"),
+        ("timm:test_vit", {"train": "lora"}, "were drawn at random: give format=safetensors"),
         (
             bases["test_vit"],
             {"method": "fedmrl", "fedmrl.representation-dim": 32},

@@ -94,6 +94,7 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
         "trade_off_all.png",
         "partition_all.png",
         "inputs_all.png",
+        "sites.png",
     }
     text = (out / "report.md").read_text()
     assert text.startswith(written.text + "## Figures\n")
