@@ -105,7 +105,8 @@ def test_a_run_goes_on_with_changed_code_only_where_that_is_accepted_and_keeps_b
         assert err == (
             f"error: own_models.py has changed since round 2 of {tmp_path / 'run'} (its copy is in"
             f" {tmp_path / 'run' / 'source'}); undo that, go on with the code as it is by"
-            " --accept-changed-code, or start again with --overwrite (a comparison's with --redo)\n"
+            " --accept-changed-code, or start again with --overwrite (a comparison's with"
+            " --redo …)\n"
         )
     assert (tmp_path / "run" / "result.json").read_bytes() == before
     assert pfedlora(*on, "rounds=3", "--accept-changed-code")[0] == 0

@@ -876,7 +876,8 @@ def test_a_full_disk_goes_up_as_its_line(
     monkeypatch.setattr(unmasked, write, wrapped)
     keys = {"clients": 3, "node_config": {"state-path": str(tmp_path / "nodes")}}
     _, grid = federate(tmp_path / "run", **keys)
-    line = f"{full}: nothing that was written before is lost; make room and continue with --resume"
+    line = f"{full}: nothing that was written before is lost; make room and continue with"
+    line += " resume=true"
     assert grid.errors[:3] == [line] * 3
     assert f"client 0: {line}" in caplog.text or f"hands out no shares: {line}" in caplog.text
     assert not [row for row in caplog.records if row.exc_info and row.name.endswith("guard")]
