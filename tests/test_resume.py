@@ -355,7 +355,7 @@ def test_the_command_names_what_it_does_not_use(
     )
     code, out, _ = call("a.yaml", "--resume")
     assert code == 0
-    assert "a.yaml says rounds=7; this run ends at 1; -o rounds=7 extends it\n" in out
+    assert "a.yaml says rounds=7; this run ends at 1; rounds=7 extends it\n" in out
     assert "runs/a is completed: round 1 was its last" in out
     assert "mean test accuracy" in out
     code, out, _ = call("--resume", "-o", "output=runs/a", "-o", "rounds=2")

@@ -353,7 +353,7 @@ def test_a_full_disk_of_a_node_is_a_line_and_no_bug(
     said = PersonalisedClient(from_flat({"clients": 2}), {}).get_properties({})["error"]
     assert said == (
         "No space left on device: nothing that was written before is lost; make room and continue"
-        " with --resume"
+        " with resume=true"
     )
 
 
