@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.attacks import KEYS as DIGITS
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.federation.chain import Chain
@@ -23,15 +24,6 @@ from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.federation.malice import simulate
-
-DIGITS: dict[str, Any] = {
-    "clients": 10,
-    "rounds": 6,
-    "local-epochs": 2,
-    "models": "tests.methods.narrow:Narrow",
-    "min-success": 0.8,
-    "evaluate-every": 6,
-}
 
 
 class GivenUploads:
