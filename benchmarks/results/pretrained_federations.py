@@ -70,8 +70,8 @@ def federations(page: Page) -> None:
         )
         page.whole(NAMES[federation], ("the head sees", "method", "rate", *header), lines)
         shown.append(_gains(TITLES[NAMES[federation]], rows))
-    header = tuple(f"{registry.title(method)} on {READS[reads]}" for reads, method in COMPARED)
-    page.table("federations", ("gain from sharing", *header), shown)
+    compared = (f"{registry.title(method)} on {READS[reads]}" for reads, method in COMPARED)
+    page.table("federations", ("gain from sharing", *compared), shown)
 
 
 def _gains(title: str, rows: list[Row]) -> list[str]:
