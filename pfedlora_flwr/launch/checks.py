@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.local import shared_partition, task_of
-from pfedlora_flwr.data.partition import NATURAL, Partition
-from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.config.setup import Setup
+from pfedlora_flwr.data.partition import NATURAL
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.reach import unreached
 from pfedlora_flwr.launch import secagg_plan
 from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.launch.processes import check_port
 from pfedlora_flwr.launch.resources import check_engine, device_here, resources
 from pfedlora_flwr.launch.trainable import check_trainable
-from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders
 from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.observers.registry import observers_of
@@ -56,6 +53,10 @@ class Start:
     @cached_property
     def run(self) -> RunDirectory:
         return RunDirectory(Path(self.config.execution.output))
+
+    @cached_property
+    def setup(self) -> Setup:
+        return Setup.of(self.config)
 
     @cached_property
     def done(self) -> bool:
@@ -118,9 +119,8 @@ def _reach(start: Start) -> Iterable[str]:
     e = start.config.experiment
     if start.done or {*e.train} == {"all"}:
         return ()
-    method = registry.make(e, task_of(e, start.config.execution.data_path))
     with user_code("method", e.method):
-        names = unreached(method)
+        names = unreached(start.setup.method)
     if not names:
         return ()
     return [
@@ -134,14 +134,13 @@ def _precision(start: Start) -> Iterable[str]:
 
 
 def _method(start: Start) -> Iterable[str]:
-    return () if start.done else of_method(start.config)
+    return () if start.done else of_method(start.setup.method)
 
 
-def of_method(config: RunConfig) -> list[str]:
+def of_method(method: Method) -> list[str]:
     """What is to be known of the run's models, and what its method has to say of them, a line
     each."""
-    e = config.experiment
-    method = registry.make(e, task_of(e, config.execution.data_path))
+    e = method.experiment
     frozen = () if "all" in e.train else random_encoders(specs_of(e))
     told = [f"{name} is frozen (train={e.train}), and {RANDOM_WEIGHTS}" for name in frozen]
     return [f"warning: {line}" for line in (*told, *method.remarks())]
@@ -164,16 +163,9 @@ def _membership(start: Start) -> Iterable[str]:
 
 
 def _data(start: Start) -> Iterable[str]:
-    e, x = start.config.experiment, start.config.execution
-    dataset, partition = shared_partition(e, x.data_path)
-    if x.resume and not start.done:
-        start.run.check_partition(partition.fingerprint)
-    return of_data(e, dataset, partition)
-
-
-def of_data(e: Experiment, dataset: Dataset, partition: Partition) -> list[str]:
-    """What is to be known of a run's data, a line each."""
-    told = [*remarks(dataset, partition)]
+    if start.config.execution.resume and not start.done:
+        start.run.check_partition(start.setup.partition.fingerprint)
+    e, told = start.config.experiment, start.setup.remarks
     if e.data_client_column and e.partition_kind != NATURAL:
         told = [
             f"data.client-column makes no clients: partition.kind is {e.partition_kind}, and"
@@ -204,15 +196,13 @@ def _privacy(start: Start) -> Iterable[str]:
 
 
 def _masks(start: Start) -> Iterable[str]:
-    return () if start.done else of_masks(start.config)
-
-
-def of_masks(config: RunConfig) -> list[str]:
-    """What secure aggregation makes of the run's keys and sizes, a line each. Raises UserError."""
-    if not config.experiment.secagg_enabled:
+    config = start.config
+    if start.done or not config.experiment.secagg_enabled:
         return []
-    _, partition = shared_partition(config.experiment, config.execution.data_path)
-    return [*secagg_plan.of_keys(config), *secagg_plan.of_sizes(config, partition)]
+    return [
+        *secagg_plan.of_keys(config),
+        *secagg_plan.of_sizes(config, start.setup.partition),
+    ]
 
 
 def _noise(start: Start) -> Iterable[str]:

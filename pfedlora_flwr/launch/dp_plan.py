@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
-from pfedlora_flwr.data.local import shared_partition, task_of
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.dp import check_clip, largest_part, resolution, size_of
 from pfedlora_flwr.federation.server_state import first_state
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.lora_factors import A, B
-from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.private import parts_of
 from pfedlora_flwr.runs.accountant import planned
 from pfedlora_flwr.runs.budget import Budget
@@ -24,16 +22,15 @@ from pfedlora_flwr.runs.spent import Spent
 def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
     """ε of the whole run, and its noise beside the clip. Raises UserError for a clip that rounding
     under masks would use up, or without dp-accounting."""
-    e = config.experiment
+    setup, resumed = Setup.of(config), config.execution.resume
+    e = setup.experiment
     if e.dp_of_records:
-        yield from _of_records(config, run)
+        yield from _of_records(setup, run, resumed)
     if not e.dp_of_users:
         return
     assert e.dp_clip is not None
-    method = _method(e, config)
-    part = largest_part(e, method)
+    part = largest_part(e, setup.method)
     check_clip(e, part)
-    resumed = config.execution.resume
     budget = Budget(run.dp_file if resumed else None, e)
     more = planned(e, run.last_round() + 1 if resumed else 1)
     z, size, most = budget.noise, size_of(part), budget.most_with(more)
@@ -59,16 +56,16 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
             f" {finest:.2g}: most updates will be rounding"
         )
     yield from _large_delta(e, e.clients, "clients", "client")
-    names = list(first_state(e, method))
+    names = list(first_state(e, setup.method))
     if all(any(factor in name for name in names) for factor in (A, B)):
         yield (
             f"dp: {e.method} shares both matrices of LoRA, and their noise multiplies; ffa_lora"
             " shares one"
         )
     if e.dp_trained_down and getattr(e.options, "adapter_down", "fixed") in (None, "trained"):
-        options = dataclasses.replace(e.options, adapter_down="fixed")
-        other = e.replace(options=options)
-        fixed = size_of(largest_part(other, _method(other, config)))
+        options = replace(e.options, adapter_down="fixed")
+        other = replace(setup, experiment=e.replace(options=options))
+        fixed = size_of(largest_part(other.experiment, other.method))
         if fixed < size:
             yield (
                 f"dp: adapter.down=trained shares {size:,} numbers, fixed {fixed:,}: the noise is"
@@ -77,10 +74,9 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
             )
 
 
-def _of_records(config: RunConfig, run: RunDirectory) -> Iterable[str]:
+def _of_records(setup: Setup, run: RunDirectory, resumed: bool) -> Iterable[str]:
     """The same of single records: for the client whose records pay most, by its own account."""
-    e, resumed = config.experiment, config.execution.resume
-    method, clients = _method(e, config), shared_partition(e, config.execution.data_path)[1].clients
+    e, method, clients = setup.experiment, setup.method, setup.partition.clients
     epochs = method.record_epochs(e)
     more = planned(e, run.last_round() + 1 if resumed else 1)
     found = dict[tuple[int, int], tuple[int, Spent]]()  # of those that pay alike, one
@@ -126,7 +122,3 @@ def _large_delta(e: Experiment, count: int, what: str, one: str) -> Iterable[str
 
 def _clients(count: int) -> str:
     return f"{count:,} client" + ("" if count == 1 else "s")
-
-
-def _method(e: Experiment, config: RunConfig) -> Method:
-    return registry.make(e, task_of(e, config.execution.data_path))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.layout import RunFiles
 
@@ -51,7 +50,7 @@ def check_extension(run: RunFiles, wanted: Experiment) -> None:
     if wanted.rounds == saved.rounds:
         return
     whose = f"lr-schedule={saved.lr_schedule}" if saved.lr_schedule != "constant" else ""
-    if registry.make(saved, task_of(saved, config.execution.data_path)).uses_rounds:
+    if Setup.of(config).method.uses_rounds:
         whose = f"method {saved.method}"
     if whose:
         raise UserError(

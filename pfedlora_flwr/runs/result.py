@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_args
 
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.data.local import OWN, shared_partition, task_of
-from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -140,7 +140,7 @@ def _data_notes(run: RunDirectory, config: RunConfig) -> list[str] | None:
     if not run.clients.is_dir():
         return None
     try:
-        return [*remarks(*shared_partition(config.experiment, config.execution.data_path))]
+        return Setup.of(config).remarks
     except UserError:  # gone since
         return None
 
@@ -165,7 +165,7 @@ def _with_measures(
             yield row
 
     by_sampled = sampled(visits())
-    task = task_of(e, config.execution.data_path)
+    task = Setup.of(config).task
     if own := own_data(run, task, samples, state.counts):
         result = {**result, "own_data": own}
     totals = state.totals
