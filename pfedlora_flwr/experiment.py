@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pfedlora_flwr.keys import Form, Key, Listed, Section, in_words, key, keys_of
+from pfedlora_flwr.federation.keys import DP
+from pfedlora_flwr.keys import Form, Key, Listed, Section, in_words, key, keys_of, section
 
 
 @dataclass(frozen=True)
@@ -382,47 +383,7 @@ class Experiment(Section):
         low=1,
         high=1_000_000,
     )
-    dp_level: str = key(
-        "user",
-        "differential privacy: user: of a client's updates, for whoever sees the server's states."
-        " record: of a training record, for whoever sees the uploads; only pfedlora_plus on frozen,"
-        " public encoders",
-        name="dp.level",
-        choices=("user", "record"),
-    )
-    dp_clip: float | None = key(
-        None,
-        "dp: the L2 norm S to which a client's update is clipped, or with dp.level=record a"
-        " record's gradient; auto: none",
-        name="dp.clip",
-        above=0,
-    )
-    dp_noise: float | None = key(
-        None,
-        "dp: z, the standard deviation of the noise is z·S, on a round's sum of updates, or with"
-        " dp.level=record on each step's sum of gradients; 0: only clipping; auto: by dp.epsilon",
-        name="dp.noise",
-        low=0,
-    )
-    dp_epsilon: float | None = key(
-        None,
-        "dp: ε for all planned participations of a client, from which z follows; the run, or with"
-        " dp.level=record the client, ends before it would be exceeded; auto: by dp.noise",
-        name="dp.epsilon",
-        low=1e-3,
-    )
-    dp_delta: float = key(
-        1e-5,
-        "dp: δ, below 1/clients, or with dp.level=record below 1/n_k",
-        name="dp.delta",
-        low=1e-12,
-        below=1,
-    )
-    dp_trained_down: bool = key(
-        False,
-        "dp: allow adapter.down=trained, which multiplies the noise of two matrices",
-        name="dp.trained-down",
-    )
+    dp: DP = section(DP)
     target_accuracy: float | None = key(
         None,
         "the accuracy up to which `to_target` counts costs; auto: the dataset's",
@@ -481,25 +442,10 @@ class Experiment(Section):
         return bool(self.clients_held_out and round and (every or round == self.rounds))
 
     @property
-    def dp_enabled(self) -> bool:
-        """Whether any key asks for differential privacy; `config` checks that they go together."""
-        return (self.dp_clip, self.dp_noise, self.dp_epsilon) != (None, None, None)
-
-    @property
-    def dp_of_users(self) -> bool:
-        """Differential privacy of whole clients."""
-        return self.dp_enabled and self.dp_level == "user"
-
-    @property
-    def dp_of_records(self) -> bool:
-        """Differential privacy of single training records."""
-        return self.dp_enabled and self.dp_level == "record"
-
-    @property
     def hides_clients(self) -> str:
         """The key that hides from the server what single clients send, and what their code raises
         but for its type; empty: none."""
-        return "secagg.enabled" if self.secagg_enabled else "dp" if self.dp_enabled else ""
+        return "secagg.enabled" if self.secagg_enabled else "dp" if self.dp.enabled else ""
 
     @property
     def fixes_clients(self) -> str:
@@ -514,7 +460,7 @@ class Experiment(Section):
     @property
     def masked_weight(self) -> int:
         """The largest weight under masks: of `dp`, which weighs all clients alike, 1."""
-        return 1 if self.dp_of_users else self.secagg_max_samples
+        return 1 if self.dp.of_users else self.secagg_max_samples
 
     @property
     def sampled(self) -> int:

@@ -25,7 +25,9 @@ _MOST_MASKED = 1023
 
 
 def check(config: RunConfig, method: type[Method]) -> None:
-    """Raises UserError for the first of CHECKS that fails."""
+    """Raises UserError for the first section, or of CHECKS, that fails."""
+    for section in config.experiment.sections():
+        section.check()
     for one in CHECKS:
         one(config, method)
 
@@ -165,7 +167,7 @@ def _control(config: RunConfig, method: type[Method]) -> None:
     wanted_by = {
         "audit.uploads": config.execution.audit_uploads,
         "secagg.enabled": e.secagg_enabled,
-        "dp": e.dp_of_users,
+        "dp": e.dp.of_users,
         f"aggregation={e.aggregation}": e.aggregation != "mean",
         "max-weight": e.max_weight > 0,
     }
@@ -175,7 +177,7 @@ def _control(config: RunConfig, method: type[Method]) -> None:
 
 def _aggregation(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if e.max_weight and e.hides_clients and not e.dp_of_records:
+    if e.max_weight and e.hides_clients and not e.dp.of_records:
         raise UserError(
             f"max-weight is {e.max_weight:g}; allowed with {e.hides_clients}: 0, for "
             + (
@@ -247,35 +249,27 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
 
 def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if not e.dp_enabled:
-        return
-    if e.dp_clip is None:
-        what = "an update" if e.dp_of_users else "a record's gradient"
-        raise UserError(f"dp.clip is not set: give the L2 norm that {what} is clipped to")
-    if (e.dp_noise is None) == (e.dp_epsilon is None):
-        both = "neither is" if e.dp_noise is None else "both are"
-        raise UserError(f"dp needs one of dp.noise and dp.epsilon, and {both} set")
-    if e.dp_of_records:
+    if not e.dp.of_users:
         return
     if not method.averages:
         raise UserError(
             f"method {e.method} does not take a mean of uploads; dp needs one that does:"
             f" {_averaging()}"
         )
-    if e.dp_delta * e.clients >= 1:
+    if e.dp.delta * e.clients >= 1:
         raise UserError(
-            f"dp.delta is {e.dp_delta:g}; allowed: below 1/clients, which is {1 / e.clients:g}"
+            f"dp.delta is {e.dp.delta:g}; allowed: below 1/clients, which is {1 / e.clients:g}"
         )
-    if e.secagg_enabled and e.dp_clip > e.secagg_clip:
+    if e.secagg_enabled and e.dp.norm > e.secagg_clip:
         raise UserError(
-            f"dp.clip is {e.dp_clip:g}; allowed with secagg.enabled: at most secagg.clip, which is"
+            f"dp.clip is {e.dp.norm:g}; allowed with secagg.enabled: at most secagg.clip, which is"
             f" {e.secagg_clip:g}"
         )
 
 
 def _privacy_of_records(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if not e.dp_of_records:
+    if not e.dp.of_records:
         return
     # one that inherits it may send more
     if "record_epochs" not in vars(method):
@@ -373,15 +367,15 @@ def _unused(name: str, config: RunConfig) -> str:
         return "optimizer is adamw, whose own is 0.9"
     if name == "audit.uploads" and e.method == "standalone":
         return "method standalone sends nothing"
-    if name.startswith("dp.") and not e.dp_enabled:
+    if name.startswith("dp.") and not e.dp.enabled:
         return "none of dp.clip, dp.noise and dp.epsilon is set"
     if name == "dp.trained-down" and not _consents(e):
         return "noise is on no two matrices of an adapter here"
     if name == "evaluate-initial" and e.evaluate_initial and e.secagg_enabled:
         return "under masks clients are evaluated at visits alone"
-    if name == "secagg.max-samples" and e.dp_enabled:
+    if name == "secagg.max-samples" and e.dp.enabled:
         return "with dp every update weighs the same"
-    if name in ("clip-norm-factor", "max-samples") and e.dp_of_users:
+    if name in ("clip-norm-factor", "max-samples") and e.dp.of_users:
         return "with dp all updates are clipped and weigh the same"
     if name in ("clip-norm-factor", "max-samples") and e.secagg_enabled:
         return "with secagg.enabled the server sees no single update"
@@ -391,7 +385,7 @@ def _unused(name: str, config: RunConfig) -> str:
 def _consents(e: Experiment) -> bool:
     """Whether the method would be refused without `dp.trained-down`."""
     try:
-        registry.find(e.method).check_experiment(e.replace(dp_trained_down=False))
+        registry.find(e.method).check_experiment(e.replace(**{"dp.trained_down": False}))
     except UserError:
         return True
     return False

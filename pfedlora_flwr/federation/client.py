@@ -166,7 +166,7 @@ class PersonalisedClient(NumPyClient):
 
     def _visit(self, told: Instruction, parameters: Arrays) -> tuple[Upload, Report]:
         clock = Clock()
-        if self.ledger and not self.experiment.dp_of_records:  # what those cost depends on data
+        if self.ledger and not self.experiment.dp.of_records:  # what those cost depends on data
             self.ledger.spend(told.token, terms_of(self.experiment, None))
         data, method, own_data = self._load(told.client)
         if isinstance(method, Pooled) and method.trains(told.client, told.round):
@@ -235,7 +235,7 @@ class PersonalisedClient(NumPyClient):
     def _spent(self, method: Method, told: Instruction, samples: int) -> Spent | None:
         """The client's account, where its records are to be private."""
         e = self.experiment
-        if not e.dp_of_records:
+        if not e.dp.of_records:
             return None
         folder = self._store(told).folder
         if number_in(self.node_config, "partition-id") is None:

@@ -24,25 +24,24 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
     under masks would use up, or without dp-accounting."""
     setup, resumed = Setup.of(config), config.execution.resume
     e = setup.experiment
-    if e.dp_of_records:
+    if e.dp.of_records:
         yield from _of_records(setup, run, resumed)
-    if not e.dp_of_users:
+    if not e.dp.of_users:
         return
-    assert e.dp_clip is not None
     part = largest_part(e, setup.method)
     check_clip(e, part)
     budget = Budget(run.dp_file if resumed else None, e)
     more = planned(e, run.last_round() + 1 if resumed else 1)
     z, size, most = budget.noise, size_of(part), budget.most_with(more)
     found = budget.epsilon(most)
-    noise = z * e.dp_clip * math.sqrt(size) / e.sampled
+    noise = z * e.dp.norm * math.sqrt(size) / e.sampled
     which = "past and planned" if resumed else "planned"
     yield (
-        f"dp: ε = {found:.4g} at δ = {e.dp_delta:g} for {most} {which} participations of a client,"
+        f"dp: ε = {found:.4g} at δ = {e.dp.delta:g} for {most} {which} participations of a client,"
         f" by z = {z:.4g}"
     )
     yield (
-        f"dp: the noise of a round's mean has the norm {noise:.3g}, the clip is {e.dp_clip:g}"
+        f"dp: the noise of a round's mean has the norm {noise:.3g}, the clip is {e.dp.norm:g}"
         f" ({size:,} numbers, {_clients(e.sampled)} a round)"
         + (
             f"; the two are equal with {_clients(math.ceil(z * math.sqrt(size)))} a round"
@@ -50,9 +49,9 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
             else ""
         )
     )
-    if (finest := resolution(part)) >= e.dp_clip:
+    if (finest := resolution(part)) >= e.dp.norm:
         yield (
-            f"warning: dp.clip is {e.dp_clip:g}, and the shared tensors are rounded by up to"
+            f"warning: dp.clip is {e.dp.norm:g}, and the shared tensors are rounded by up to"
             f" {finest:.2g}: most updates will be rounding"
         )
     yield from _large_delta(e, e.clients, "clients", "client")
@@ -62,7 +61,7 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
             f"dp: {e.method} shares both matrices of LoRA, and their noise multiplies; ffa_lora"
             " shares one"
         )
-    if e.dp_trained_down and getattr(e.options, "adapter_down", "fixed") in (None, "trained"):
+    if e.dp.trained_down and getattr(e.options, "adapter_down", "fixed") in (None, "trained"):
         options = replace(e.options, adapter_down="fixed")
         other = replace(setup, experiment=e.replace(options=options))
         fixed = size_of(largest_part(other.experiment, other.method))
@@ -87,34 +86,33 @@ def _of_records(setup: Setup, run: RunDirectory, resumed: bool) -> Iterable[str]
         found.setdefault((spent.visits + more[client], parts_of(n, e.batch_size)), (client, spent))
     if not found:
         return
-    if e.dp_epsilon is not None:  # the same ε for all: of the one that needs most noise
+    if e.dp.epsilon is not None:  # the same ε for all: of the one that needs most noise
         key = max(found, key=lambda key: key[0] / key[1])
         found = {key: found[key]}
     costs = {key: spent.epsilon(more[client]) for key, (client, spent) in found.items()}
     visits, parts = most = max(costs, key=lambda key: costs[key])
     client, spent = found[most]
     yield (
-        f"dp: ε of a record is at most {costs[most]:.4g} at δ = {e.dp_delta:g}: of client {client},"
+        f"dp: ε of a record is at most {costs[most]:.4g} at δ = {e.dp.delta:g}: of client {client},"
         f" by z = {spent.noise:.4g}, after {visits * parts * epochs} steps in {visits}"
         f" {'past and planned' if resumed else 'planned'} visits, each of which takes a record with"
         f" probability 1/{parts}"
     )
     largest = max(len(clients[k].train) for k in more)
     yield from _large_delta(e, largest, "training records of a client", "record")
-    assert e.dp_clip is not None
     size, n = size_of(first_state(e, method)), len(clients[client].train)
     yield (
         "dp: the noise of a step's mean gradient there has the norm"
-        f" {spent.noise * e.dp_clip * math.sqrt(size) * parts / n:.3g}, the clip is {e.dp_clip:g}"
+        f" {spent.noise * e.dp.norm * math.sqrt(size) * parts / n:.3g}, the clip is {e.dp.norm:g}"
         f" ({size:,} numbers, {n / parts:.3g} records a step)"
     )
 
 
 def _large_delta(e: Experiment, count: int, what: str, one: str) -> Iterable[str]:
     """A warning where δ is not far below the chance of one among so many."""
-    if e.dp_delta * count * 10 >= 1:
+    if e.dp.delta * count * 10 >= 1:
         yield (
-            f"warning: dp.delta is {e.dp_delta:g}; to publish one of the {count} {what} whole, by"
+            f"warning: dp.delta is {e.dp.delta:g}; to publish one of the {count} {what} whole, by"
             f" chance, has δ = {1 / count:.2g}: take less than {0.1 / count:.2g}, or ε says little"
             f" of a {one}"
         )

@@ -63,9 +63,9 @@ def _check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path
     """Raises UserError if a run that is to have more rounds would exceed `dp.epsilon` in them.
 
     done: its rounds so far. record: what it has spent."""
-    if saved.dp_epsilon is None or wanted.rounds == saved.rounds:
+    if saved.dp.epsilon is None or wanted.rounds == saved.rounds:
         return
-    if saved.dp_of_records:
+    if saved.dp.of_records:
         raise UserError(
             f"rounds is {wanted.rounds}; with dp.level=record and dp.epsilon each client has noise"
             f" for the planned rounds, {saved.rounds}: a run cannot be extended; start a new one"
@@ -76,7 +76,7 @@ def _check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path
     if found is not None:
         raise UserError(
             f"rounds is {wanted.rounds}; they would bring ε to {found:.4g}, dp.epsilon is"
-            f" {saved.dp_epsilon:g}: a run cannot be extended beyond it; start a new one"
+            f" {saved.dp.epsilon:g}: a run cannot be extended beyond it; start a new one"
         )
 
 

@@ -88,7 +88,7 @@ _NO_NOISE = "dp.noise is 0: there is clipping, and no differential privacy"
 
 def notes_of(e: Experiment) -> list[str]:
     """What a simulation of `e` is to say of its privacy before it begins, a line each."""
-    on = {"secagg.enabled": e.secagg_enabled, "dp": e.dp_enabled}
+    on = {"secagg.enabled": e.secagg_enabled, "dp": e.dp.enabled}
     return [f"{name}: {SIMULATED}" for name, used in on.items() if used]
 
 
@@ -107,24 +107,23 @@ def privacy_of(
     uploads_kept: whether uploads of earlier rounds lie in the run's directory."""
     e = config.experiment
     on, clear = e.secagg_enabled, f"in the clear: {in_words(e)}"
-    dp = _dp(e, Budget(spent, e)) if e.dp_of_users else None
+    dp = _dp(e, Budget(spent, e)) if e.dp.of_users else None
     return {
         "secagg": {
             "enabled": on,
             "threshold": config.execution.secagg_threshold if on else None,
             "clip": e.secagg_clip if on else None,
         },
-        "dp": _dp_of_records(e, visits, Budget(spent, e)) if e.dp_of_records else dp,
+        "dp": _dp_of_records(e, visits, Budget(spent, e)) if e.dp.of_records else dp,
         "not_covered": [
             *([SIMULATED] if simulated else []),
             *([*_SECURE, clear] if on else [_PLAIN]),
-            *(_not_noised(config, simulated, own_data, uploads_kept) if e.dp_enabled else []),
+            *(_not_noised(config, simulated, own_data, uploads_kept) if e.dp.enabled else []),
         ],
     }
 
 
 def _dp(e: Experiment, budget: Budget) -> DP:
-    assert e.dp_clip is not None
     counts = dict(sorted(budget.participations.items()))
     by_client = {str(client): finite(budget.epsilon(n)) for client, n in counts.items()}
     most = max(counts.values(), default=0)
@@ -132,9 +131,9 @@ def _dp(e: Experiment, budget: Budget) -> DP:
         "level": "user",
         "epsilon": finite(budget.epsilon(most)),
         "by_client": by_client,
-        "delta": e.dp_delta,
+        "delta": e.dp.delta,
         "noise": budget.noise,
-        "clip": e.dp_clip,
+        "clip": e.dp.norm,
         "draws": budget.draws,
         "participations_max": most,
         "earlier": budget.earlier,
@@ -145,7 +144,6 @@ def _dp_of_records(
     e: Experiment, visits: Iterable[VisitRow | FailedVisitRow], budget: Budget
 ) -> DP:
     """As the clients told it: their own accounts are with them."""
-    assert e.dp_clip is not None
     visits = list(visits)
     told = told_of_records(visits)
     counts = Counter(row["client"] for row in visits if row["status"] == "ok")
@@ -153,9 +151,9 @@ def _dp_of_records(
         "level": "record",
         "epsilon": finite(max(told.values(), default=math.inf if budget.asked else 0.0)),
         "by_client": {str(client): finite(spent) for client, spent in told.items()},
-        "delta": e.dp_delta,
-        "noise": e.dp_noise,
-        "clip": e.dp_clip,
+        "delta": e.dp.delta,
+        "noise": e.dp.noise,
+        "clip": e.dp.norm,
         "draws": None,
         "participations_max": max(counts.values(), default=0),
         "earlier": budget.earlier,
@@ -166,10 +164,10 @@ def _not_noised(
     config: RunConfig, simulated: bool, own_data: bool, uploads_kept: bool
 ) -> list[str]:
     e = config.experiment
-    if e.dp_noise == 0:
+    if e.dp.noise == 0:
         return [_NO_NOISE]
     clear, told = [] if simulated else [_TWICE], f"dp: in the clear: {in_words(e)}"
-    if e.dp_of_records:
+    if e.dp.of_records:
         return [told, *_OF_RECORDS, *clear, *([_HELD_OUT] if e.clients_held_out else [])]
     server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
     if not own_data and e.normalise != "model" and e.data_text_column is None:

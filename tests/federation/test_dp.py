@@ -302,7 +302,7 @@ def test_what_is_spent_is_on_disk_before_it_is_used_and_adds_up(tmp_path: Path) 
         (2, 1.5, 2)
     ]
     assert after.earlier[0]["level"] == "user"
-    assert after.earlier[0]["epsilon"] == accountant.epsilon(1.5, 2, e.dp_delta)
+    assert after.earlier[0]["epsilon"] == accountant.epsilon(1.5, 2, e.dp.delta)
     path.write_bytes(replaced(path) or b"")
     assert Budget(path, e).earlier == after.earlier
     path.write_text("{")

@@ -115,7 +115,7 @@ class SecureUplink(Uplink):
         if found is not None:
             mean, summed = found
             moved = moved_by(part, mean)
-            if not e.dp_enabled:  # else rounding would come before the noise, which is to hide it
+            if not e.dp.enabled:  # else rounding would come before the noise, which is to hide it
                 moved = {name: t.to(part[name].dtype) for name, t in moved.items()}
             uploads = {SERVER: Upload(moved, 1)}
         return Collected(visits, uploads, reason, summed)
@@ -193,7 +193,7 @@ class SecureUplink(Uplink):
                 None,
                 f"too few shares came to unmask: {len(total.left)} clients answered",
             )
-        if e.dp_enabled and total.weight != len(left) * LEVELS:
+        if e.dp.enabled and total.weight != len(left) * LEVELS:
             # with another total an update would count more than its clip over K
             return (
                 None,
