@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pfedlora_flwr.federation.keys import DP
+from pfedlora_flwr.federation.keys import DP, SecAgg
 from pfedlora_flwr.keys import Form, Key, Listed, Section, in_words, key, keys_of, section
 
 
@@ -363,26 +363,7 @@ class Experiment(Section):
         False,
         "random flip and crop of training images; the padding is an eighth of their size (4 of 32)",
     )
-    secagg_enabled: bool = key(
-        False,
-        "secure aggregation: the server learns sums of updates, not single updates",
-        name="secagg.enabled",
-    )
-    secagg_clip: float = key(
-        1.0,
-        "secagg: the largest change of an element in a visit; beyond it the client refuses; a"
-        " power of two",
-        name="secagg.clip",
-        above=0,
-    )
-    secagg_max_samples: int = key(
-        10_000,
-        "secagg: the largest number of training samples (n_k) of a client; beyond it the client"
-        " refuses",
-        name="secagg.max-samples",
-        low=1,
-        high=1_000_000,
-    )
+    secagg: SecAgg = section(SecAgg, needs="secagg.enabled")
     dp: DP = section(DP)
     target_accuracy: float | None = key(
         None,
@@ -445,7 +426,7 @@ class Experiment(Section):
     def hides_clients(self) -> str:
         """The key that hides from the server what single clients send, and what their code raises
         but for its type; empty: none."""
-        return "secagg.enabled" if self.secagg_enabled else "dp" if self.dp.enabled else ""
+        return "secagg.enabled" if self.secagg.enabled else "dp" if self.dp.enabled else ""
 
     @property
     def fixes_clients(self) -> str:
@@ -460,7 +441,7 @@ class Experiment(Section):
     @property
     def masked_weight(self) -> int:
         """The largest weight under masks: of `dp`, which weighs all clients alike, 1."""
-        return 1 if self.dp.of_users else self.secagg_max_samples
+        return 1 if self.dp.of_users else self.secagg.max_samples
 
     @property
     def sampled(self) -> int:
@@ -492,7 +473,7 @@ class Experiment(Section):
 
 
 KEYS = keys_of(Experiment)
-SECTIONS = {"held-out": "clients-held-out", "lora": "train=lora", "secagg": "secagg.enabled"}
+SECTIONS = {"held-out": "clients-held-out", "lora": "train=lora"}
 """What all other keys of a section need, as `needs` of a key says it."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable
 
 from pfedlora_flwr.data import registry as datasets
@@ -113,7 +112,7 @@ def _held_out(config: RunConfig, method: type[Method]) -> None:
             f"clients-held-out is {e.clients_held_out} and sharing is none, where no state is"
             " shared; allowed with it: mean, start"
         )
-    if e.secagg_enabled:
+    if e.secagg.enabled:
         raise UserError(
             f"clients-held-out is {e.clients_held_out} and secagg.enabled, too: what a client tells"
             " of its adaptation would show its number of samples; use `pfedlora adapt`"
@@ -166,7 +165,7 @@ def _control(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     wanted_by = {
         "audit.uploads": config.execution.audit_uploads,
-        "secagg.enabled": e.secagg_enabled,
+        "secagg.enabled": e.secagg.enabled,
         "dp": e.dp.of_users,
         f"aggregation={e.aggregation}": e.aggregation != "mean",
         "max-weight": e.max_weight > 0,
@@ -182,7 +181,7 @@ def _aggregation(config: RunConfig, method: type[Method]) -> None:
             f"max-weight is {e.max_weight:g}; allowed with {e.hides_clients}: 0, for "
             + (
                 "the server sees no single claim; secagg.max-samples bounds them"
-                if e.secagg_enabled
+                if e.secagg.enabled
                 else "every update weighs the same"
             )
         )
@@ -212,7 +211,7 @@ def _aggregation(config: RunConfig, method: type[Method]) -> None:
 
 
 def _kept_uploads(config: RunConfig, method: type[Method]) -> None:
-    if config.execution.audit_uploads and config.experiment.secagg_enabled:
+    if config.execution.audit_uploads and config.experiment.secagg.enabled:
         raise UserError(
             "audit.uploads is true and secagg.enabled, too: under masks no upload can be kept;"
             " audit such a run from its sum"
@@ -225,7 +224,7 @@ def _averaging() -> str:
 
 def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
     e, shares = config.experiment, config.execution.secagg_shares
-    if not e.secagg_enabled:
+    if not e.secagg.enabled:
         return
     if not method.averages:
         raise UserError(
@@ -235,10 +234,6 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
     if not 3 <= e.sampled <= _MOST_MASKED:
         told = f"clients × participation gives {e.sampled}"
         raise UserError(f"secagg.enabled needs 3 to {_MOST_MASKED} sampled clients, {told}")
-    if math.frexp(e.secagg_clip)[0] != 0.5:
-        raise UserError(
-            f"secagg.clip is {e.secagg_clip:g}; allowed: a power of two, such as 0.5, 1 or 2"
-        )
     if shares is not None and shares % 2 == 0:
         raise UserError(f"secagg.shares is {shares}; allowed: auto, or an odd integer ≥ 5")
     if shares is not None and shares > e.sampled:
@@ -260,10 +255,10 @@ def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
         raise UserError(
             f"dp.delta is {e.dp.delta:g}; allowed: below 1/clients, which is {1 / e.clients:g}"
         )
-    if e.secagg_enabled and e.dp.norm > e.secagg_clip:
+    if e.secagg.enabled and e.dp.norm > e.secagg.clip:
         raise UserError(
             f"dp.clip is {e.dp.norm:g}; allowed with secagg.enabled: at most secagg.clip, which is"
-            f" {e.secagg_clip:g}"
+            f" {e.secagg.clip:g}"
         )
 
 
@@ -290,7 +285,7 @@ def _privacy_of_records(config: RunConfig, method: type[Method]) -> None:
         ),
         "augment": (not e.augment, "false"),
         "secagg.enabled": (
-            not e.secagg_enabled,
+            not e.secagg.enabled,
             "false, because a round that is repeated has fresh noise, and a client masks one update"
             " a round",
         ),
@@ -371,13 +366,13 @@ def _unused(name: str, config: RunConfig) -> str:
         return "none of dp.clip, dp.noise and dp.epsilon is set"
     if name == "dp.trained-down" and not _consents(e):
         return "noise is on no two matrices of an adapter here"
-    if name == "evaluate-initial" and e.evaluate_initial and e.secagg_enabled:
+    if name == "evaluate-initial" and e.evaluate_initial and e.secagg.enabled:
         return "under masks clients are evaluated at visits alone"
     if name == "secagg.max-samples" and e.dp.enabled:
         return "with dp every update weighs the same"
     if name in ("clip-norm-factor", "max-samples") and e.dp.of_users:
         return "with dp all updates are clipped and weigh the same"
-    if name in ("clip-norm-factor", "max-samples") and e.secagg_enabled:
+    if name in ("clip-norm-factor", "max-samples") and e.secagg.enabled:
         return "with secagg.enabled the server sees no single update"
     return ""
 

@@ -88,7 +88,7 @@ class PersonalisedClient(NumPyClient):
         try:
             upload, report = self._visit(self._instruction(config), parameters)
             metrics, e = report.to_metrics(), self.experiment
-            if e.hides_clients and not e.secagg_enabled:  # the guard withholds what it has summed
+            if e.hides_clients and not e.secagg.enabled:  # the guard withholds what it has summed
                 clear = in_the_clear(e, scores_told=True)
                 metrics = {name: value for name, value in metrics.items() if name in clear}
             return wire.to_arrays(upload.tensors), upload.samples, metrics
@@ -260,7 +260,7 @@ class PersonalisedClient(NumPyClient):
     def _keep_rows(self, told: Instruction) -> Callable[[Tensor], None] | None:
         """What keeps which test rows the model has right: in a simulation without masks alone."""
         run = self._simulation(told.run, messages.folder_name(told.token))
-        if run is None or self.experiment.secagg_enabled:
+        if run is None or self.experiment.secagg.enabled:
             return None
         file, site = run.right_rows(told.client), self._site(told.client)
         test = site.split.test
@@ -270,7 +270,7 @@ class PersonalisedClient(NumPyClient):
     def _check_held_out(self, client: int) -> None:
         """Raises UserError for a client of the training: an adaptation tells its samples."""
         e = self.experiment
-        if e.secagg_enabled or client not in e.held_out:
+        if e.secagg.enabled or client not in e.held_out:
             raise UserError(f"the server asks to adapt client {client}, which is not held out here")
 
     def _adapt(self, told: Instruction, parameters: Arrays) -> tuple[float, int, Config]:

@@ -52,7 +52,7 @@ class Clipped(Link):
     def server_in(
         self, uploads: Mapping[int, Upload], state: Tensors, round: Round
     ) -> Mapping[int, Upload]:
-        if self.experiment.secagg_enabled:
+        if self.experiment.secagg.enabled:
             return uploads
         part = self.method.renewed(state, round.number)
         limit = bound(self.experiment, part)
@@ -109,7 +109,7 @@ class Noised(Link):
         self._budget.spend(round.visits)  # on disk before the draw
         round.epsilon = self._budget.epsilon(self._budget.most_with({}))
         # under masks the one upload is the mean of all
-        weight = len(round.visits) if e.secagg_enabled else 1
+        weight = len(round.visits) if e.secagg.enabled else 1
         part = self.method.renewed(state, round.number)  # no noise on what stays as it is
         moved = noised(uploads, part, weight, self._budget.noise * e.dp.norm, e.sampled)
         return {SERVER: Upload(moved, 1)}
@@ -138,9 +138,9 @@ def bound(e: Experiment, part: Tensors) -> float:
 
 def rounding(e: Experiment, part: Tensors) -> float:
     """The largest L2 norm that rounding to levels under masks may add to an update; 0 without."""
-    if not e.secagg_enabled:
+    if not e.secagg.enabled:
         return 0.0
-    return float(2 * e.secagg_clip / (LEVELS - 1) * size_of(part) ** 0.5)
+    return float(2 * e.secagg.clip / (LEVELS - 1) * size_of(part) ** 0.5)
 
 
 def largest_part(e: Experiment, method: Method) -> Tensors:

@@ -1,7 +1,9 @@
-"""The keys of what is between clients and server: differential privacy."""
+"""The keys of what is between clients and server: secure aggregation and differential
+privacy."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from pfedlora_flwr.errors import UserError
@@ -78,3 +80,32 @@ class DP(Section):
         if (self.noise is None) == (self.epsilon is None):
             both = "neither is" if self.noise is None else "both are"
             raise UserError(f"dp needs one of dp.noise and dp.epsilon, and {both} set")
+
+
+@dataclass(frozen=True)
+class SecAgg(Section):
+    """Secure aggregation."""
+
+    enabled: bool = key(
+        False,
+        "secure aggregation: the server learns sums of updates, not single updates",
+    )
+    clip: float = key(
+        1.0,
+        "secagg: the largest change of an element in a visit; beyond it the client refuses; a"
+        " power of two",
+        above=0,
+    )
+    max_samples: int = key(
+        10_000,
+        "secagg: the largest number of training samples (n_k) of a client; beyond it the client"
+        " refuses",
+        low=1,
+        high=1_000_000,
+    )
+
+    def check(self) -> None:
+        if self.enabled and math.frexp(self.clip)[0] != 0.5:
+            raise UserError(
+                f"secagg.clip is {self.clip:g}; allowed: a power of two, such as 0.5, 1 or 2"
+            )

@@ -197,7 +197,7 @@ def _privacy(start: Start) -> Iterable[str]:
 
 def _masks(start: Start) -> Iterable[str]:
     config = start.config
-    if start.done or not config.experiment.secagg_enabled:
+    if start.done or not config.experiment.secagg.enabled:
         return []
     return [
         *secagg_plan.of_keys(config),

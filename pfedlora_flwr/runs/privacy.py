@@ -88,7 +88,7 @@ _NO_NOISE = "dp.noise is 0: there is clipping, and no differential privacy"
 
 def notes_of(e: Experiment) -> list[str]:
     """What a simulation of `e` is to say of its privacy before it begins, a line each."""
-    on = {"secagg.enabled": e.secagg_enabled, "dp": e.dp.enabled}
+    on = {"secagg.enabled": e.secagg.enabled, "dp": e.dp.enabled}
     return [f"{name}: {SIMULATED}" for name, used in on.items() if used]
 
 
@@ -106,13 +106,13 @@ def privacy_of(
     spent. own_data: whether each client has data of its own, and no part of one dataset.
     uploads_kept: whether uploads of earlier rounds lie in the run's directory."""
     e = config.experiment
-    on, clear = e.secagg_enabled, f"in the clear: {in_words(e)}"
+    on, clear = e.secagg.enabled, f"in the clear: {in_words(e)}"
     dp = _dp(e, Budget(spent, e)) if e.dp.of_users else None
     return {
         "secagg": {
             "enabled": on,
             "threshold": config.execution.secagg_threshold if on else None,
-            "clip": e.secagg_clip if on else None,
+            "clip": e.secagg.clip if on else None,
         },
         "dp": _dp_of_records(e, visits, Budget(spent, e)) if e.dp.of_records else dp,
         "not_covered": [
@@ -169,10 +169,10 @@ def _not_noised(
     clear, told = [] if simulated else [_TWICE], f"dp: in the clear: {in_words(e)}"
     if e.dp.of_records:
         return [told, *_OF_RECORDS, *clear, *([_HELD_OUT] if e.clients_held_out else [])]
-    server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
+    server = "the sum of a round's updates" if e.secagg.enabled else "every client's upload"
     if not own_data and e.normalise != "model" and e.data_text_column is None:
         clear += [_SHARED]
     clear += [_KEPT] if uploads_kept or config.execution.audit_uploads else []
     clear += [_HELD_OUT] if e.clients_held_out else []
-    clear += [_MASKED] if e.secagg_enabled else [told]
+    clear += [_MASKED] if e.secagg.enabled else [told]
     return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]

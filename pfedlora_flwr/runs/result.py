@@ -273,7 +273,7 @@ def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:
     (`evaluate-initial` is false, or they failed), or some have joined or left. Under masks each
     round has the mean of its own clients, which is the only one there is: all count."""
     last = rows[-1]
-    if e.secagg_enabled:
+    if e.secagg.enabled:
         return [row for row in rows if row["evaluated"]] or rows
     since = max((left for left, _ in e.clients_left if left < last["round"]), default=-1)
     alike = [row for row in rows if row["evaluated"] == last["evaluated"]]

@@ -280,7 +280,7 @@ def test_under_masks_the_bound_leaves_room_for_what_rounding_adds() -> None:
     draws = np.random.default_rng(0)
     update = draws.normal(size=10_000)
     update *= left / np.linalg.norm(update)
-    step = 2 * masked.secagg_clip / (dp.LEVELS - 1)
+    step = 2 * masked.secagg.clip / (dp.LEVELS - 1)
     rounded = np.sign(update) * np.ceil(np.abs(update) / step) * step  # all of them outwards
     assert left < np.linalg.norm(rounded) <= 0.5
 

@@ -204,11 +204,11 @@ class SecureUplink(Uplink):
             )
         mean, _ = means
         slack = 1 + 2 * e.masked_weight / LEVELS  # of the rounding, at the least weight
-        if not np.abs(mean).max(initial=0.0) <= slack * e.secagg_clip:  # NaN is not
+        if not np.abs(mean).max(initial=0.0) <= slack * e.secagg.clip:  # NaN is not
             return (
                 None,
                 (
-                    f"the sum is beyond secagg.clip, {e.secagg_clip:g}: a client's upload or shares"
+                    f"the sum is beyond secagg.clip, {e.secagg.clip:g}: a client's upload or shares"
                     " are wrong, nobody can tell whose"
                 ),
             )
