@@ -13,8 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pfedlora_flwr.federation.keys import DP, SecAgg
-from pfedlora_flwr.keys import Form, Key, Listed, Section, in_words, key, keys_of, section
+from pfedlora_flwr.data.keys import PartitionKeys
+from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg
+from pfedlora_flwr.keys import (
+    Form,
+    Key,
+    Listed,
+    Section,
+    in_words,
+    integer,
+    key,
+    keys_of,
+    nonempty,
+    section,
+)
 
 
 @dataclass(frozen=True)
@@ -38,20 +50,8 @@ def _left(word: str) -> tuple[int, int]:
     return int(last) if colon else -1, int(client)
 
 
-def _number(word: str, low: int = 1) -> int:
-    if not (word.isascii() and word.isdigit() and low <= int(word) < 10**9):
-        raise ValueError(word)
-    return int(word)
-
-
 def _part(word: str) -> str:
     if word not in TRAINED:
-        raise ValueError(word)
-    return word
-
-
-def _name(word: str) -> str:
-    if not word:
         raise ValueError(word)
     return word
 
@@ -143,7 +143,7 @@ class Experiment(Section):
         None,
         "a table's classes in order, separated by commas; auto: its sorted labels",
         name="data.class-names",
-        form=Form("names", _name),
+        form=Form("names", nonempty),
     )
     data_sep: str = key(
         "comma",
@@ -182,66 +182,13 @@ class Experiment(Section):
         name="clients-left",
         form=Form("R:K or K, or several of them", _left, empty=True),
     )
-    clients_held_out: int = key(
-        0,
-        "H, the last clients, which have data and are never sampled; adapted and evaluated at the"
-        " end, as clients that come later",
-        low=0,
-    )
-    held_out_rounds: int = key(
-        10, "visits of a held-out client when it is adapted", name="held-out.rounds", low=1
-    )
-    held_out_samples: Listed[int | None] = key(
-        "all",
-        "training samples with which a held-out client is adapted: all, or a number; several,"
-        " separated by commas, each for an adaptation of its own",
-        name="held-out.samples",
-        form=Form("all, or integers ≥ 2", lambda w: None if w == "all" else _number(w, 2)),
-    )
-    held_out_every: int = key(
-        0,
-        "adapt the held-out clients after every n-th round, too; 0: only at the end",
-        name="held-out.every",
-        low=0,
-    )
+    held_out: HeldOut = section(HeldOut, needs="clients-held-out")
     participation: float = key(
         1.0, "C, the share of clients sampled in each round", above=0, high=1
     )
     rounds: int = key(20, "T, the number of communication rounds", low=1)
     seed: int = key(0, "the seed of all random draws", low=0)
-    partition_kind: str = key(
-        "pathological", "how samples are assigned to clients", name="partition.kind"
-    )
-    partition_classes_per_client: int = key(
-        2,
-        "classes per client (pathological); their product with the number of clients must be a"
-        " multiple of the number of classes; auto, in a run: 2, or the smallest number that divides"
-        " evenly",
-        name="partition.classes-per-client",
-        low=1,
-        needs="partition.kind=pathological",
-    )
-    partition_alpha: float = key(
-        0.3,
-        "concentration of the Dirichlet distribution",
-        name="partition.alpha",
-        above=0,
-        needs="partition.kind=dirichlet",
-    )
-    partition_min_samples: int = key(
-        10,
-        "owners with fewer samples are left out (natural)",
-        name="partition.min-samples",
-        low=10,
-        needs="partition.kind=natural",
-    )
-    partition_samples_per_client: int | None = key(
-        None,
-        "maximum of training samples per client, taken from its classes in turn; validation and"
-        " test parts stay; auto: all",
-        name="partition.samples-per-client",
-        low=2,
-    )
+    partition: PartitionKeys = section(PartitionKeys)
     models: Listed[str] | None = key(
         None,
         "client models, separated by commas: cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME,"
@@ -266,7 +213,7 @@ class Experiment(Section):
         "8",
         "LoRA: rank r; several values, separated by commas, are assigned in turn",
         name="lora.rank",
-        form=Form("integers ≥ 1", _number),
+        form=Form("integers ≥ 1", integer),
     )
     lora_alpha: float | None = key(
         None,
@@ -280,7 +227,7 @@ class Experiment(Section):
         " query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3"
         " convolutions of a ResNet",
         name="lora.targets",
-        form=Form("all-linear, or suffixes of layer names", _name),
+        form=Form("all-linear, or suffixes of layer names", nonempty),
     )
     lora_dropout: float = key(
         0.0, "LoRA: dropout of its input in training", name="lora.dropout", low=0, below=1
@@ -410,17 +357,17 @@ class Experiment(Section):
     @property
     def trained_clients(self) -> int:
         """Those that can be sampled: numbers 0 to this. Those that are held out follow."""
-        return self.clients - self.clients_held_out
+        return self.clients - self.held_out.clients
 
     @property
-    def held_out(self) -> range:
+    def held_out_clients(self) -> range:
         """The clients that are never sampled."""
         return range(self.trained_clients, self.clients)
 
     def adapts(self, round: int) -> bool:
         """Whether the held-out clients are adapted after this round."""
-        every = self.held_out_every and round % self.held_out_every == 0
-        return bool(self.clients_held_out and round and (every or round == self.rounds))
+        every = self.held_out.every and round % self.held_out.every == 0
+        return bool(self.held_out.clients and round and (every or round == self.rounds))
 
     @property
     def hides_clients(self) -> str:
@@ -431,7 +378,7 @@ class Experiment(Section):
     @property
     def fixes_clients(self) -> str:
         """The key with which no client can join a running federation, or leave it; empty: none."""
-        return self.hides_clients or ("clients-held-out" if self.clients_held_out else "")
+        return self.hides_clients or ("clients-held-out" if self.held_out.clients else "")
 
     @property
     def state_per_client(self) -> bool:
@@ -473,7 +420,7 @@ class Experiment(Section):
 
 
 KEYS = keys_of(Experiment)
-SECTIONS = {"held-out": "clients-held-out", "lora": "train=lora"}
+SECTIONS = {"lora": "train=lora"}
 """What all other keys of a section need, as `needs` of a key says it."""
 
 

@@ -67,6 +67,20 @@ class Form(Generic[T]):
         return Listed(text, tuple(items))
 
 
+def integer(word: str, low: int = 1) -> int:
+    """The number of a word of a Form; raises ValueError for one that is none, or too low."""
+    if not (word.isascii() and word.isdigit() and low <= int(word) < 10**9):
+        raise ValueError(word)
+    return int(word)
+
+
+def nonempty(word: str) -> str:
+    """A word of a Form that is not empty; raises ValueError."""
+    if not word:
+        raise ValueError(word)
+    return word
+
+
 def key(
     default: Any,
     meaning: str,

@@ -117,11 +117,11 @@ def _costs(config: RunConfig, held: Resources) -> list[str]:
     seconds = estimate.Speed(held.at_once).seconds(config)
     free = "" if held.nodes else f", of {psutil.virtual_memory().available / 1e9:.1f} GB free here"
     held_out = [
-        f"held out: clients {some([str(k) for k in e.held_out], _LISTED)}, adapted in"
-        f" {e.held_out_rounds} visits with {e.held_out_samples} samples; not in the estimates"
+        f"held out: clients {some([str(k) for k in e.held_out_clients], _LISTED)}, adapted in"
+        f" {e.held_out.rounds} visits with {e.held_out.samples} samples; not in the estimates"
     ]
     return [
-        *(held_out if e.clients_held_out else []),
+        *(held_out if e.held_out.clients else []),
         (
             f"a round: {e.sampled} of {e.trained_clients} clients, at most"
             f" {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down"

@@ -32,7 +32,7 @@ def work(config: RunConfig) -> float:
     encoder's outputs are kept, so every sample passes it once."""
     e, setup = config.experiment, Setup.of(config)
     held = 0.8 * datasets.count_samples(e.dataset, setup.reading) / e.clients
-    samples = min(held, e.partition_samples_per_client or held)
+    samples = min(held, e.partition.samples_per_client or held)
     forward, visits = sample_flops(e, setup.task), e.rounds * e.sampled
     if {*e.train} == {"head"} and not e.augment:
         return e.clients * (samples + held / 4) * forward + visits * _VISIT

@@ -98,23 +98,21 @@ def _left(config: RunConfig, method: type[Method]) -> None:
 
 def _held_out(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if len({*e.held_out_samples}) < len(e.held_out_samples):
-        raise UserError(f"held-out.samples is {e.held_out_samples!r}; allowed: each number once")
-    if not e.clients_held_out:
+    if not e.held_out.clients:
         return
-    if e.clients_held_out >= e.clients:
+    if e.held_out.clients >= e.clients:
         raise UserError(
-            f"clients-held-out is {e.clients_held_out}; allowed: at most {e.clients - 1}, one fewer"
+            f"clients-held-out is {e.held_out.clients}; allowed: at most {e.clients - 1}, one fewer"
             " than clients"
         )
     if e.state_per_client:
         raise UserError(
-            f"clients-held-out is {e.clients_held_out} and sharing is none, where no state is"
+            f"clients-held-out is {e.held_out.clients} and sharing is none, where no state is"
             " shared; allowed with it: mean, start"
         )
     if e.secagg.enabled:
         raise UserError(
-            f"clients-held-out is {e.clients_held_out} and secagg.enabled, too: what a client tells"
+            f"clients-held-out is {e.held_out.clients} and secagg.enabled, too: what a client tells"
             " of its adaptation would show its number of samples; use `pfedlora adapt`"
         )
 

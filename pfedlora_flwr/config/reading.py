@@ -59,7 +59,7 @@ def run_config(flat: Mapping[str, object]) -> RunConfig:
     parsed = completed(parse(flat))
     e, x = Experiment.of(parsed), Execution.of(parsed)
     if flat.get(_PER_CLIENT) == AUTO:
-        e = e.replace(partition_classes_per_client=_even(e, x))
+        e = e.replace(**{"partition.classes_per_client": _even(e, x)})
     method = registry.find(e.method)
     own = option_keys(e.method, method.Options)
     given = {k.attribute: parsed[name] for name, k in own.items() if name in parsed}
@@ -76,8 +76,8 @@ def run_config(flat: Mapping[str, object]) -> RunConfig:
 def _even(e: Experiment, x: Execution) -> int:
     """`partition.classes-per-client` where it is auto: 2, or the smallest larger number that gives
     each class the same number of clients."""
-    if e.partition_kind != "pathological":
-        return e.partition_classes_per_client
+    if e.partition.kind != "pathological":
+        return e.partition.classes_per_client
     classes = e.classes or count_classes(e.dataset, DataSetup(e, x.data_path).reading)
     return next((k for k in range(2, classes) if e.clients * k % classes == 0), classes)
 

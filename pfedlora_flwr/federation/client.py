@@ -270,7 +270,7 @@ class PersonalisedClient(NumPyClient):
     def _check_held_out(self, client: int) -> None:
         """Raises UserError for a client of the training: an adaptation tells its samples."""
         e = self.experiment
-        if e.secagg.enabled or client not in e.held_out:
+        if e.secagg.enabled or client not in e.held_out_clients:
             raise UserError(f"the server asks to adapt client {client}, which is not held out here")
 
     def _adapt(self, told: Instruction, parameters: Arrays) -> tuple[float, int, Config]:

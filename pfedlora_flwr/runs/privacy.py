@@ -168,11 +168,11 @@ def _not_noised(
         return [_NO_NOISE]
     clear, told = [] if simulated else [_TWICE], f"dp: in the clear: {in_words(e)}"
     if e.dp.of_records:
-        return [told, *_OF_RECORDS, *clear, *([_HELD_OUT] if e.clients_held_out else [])]
+        return [told, *_OF_RECORDS, *clear, *([_HELD_OUT] if e.held_out.clients else [])]
     server = "the sum of a round's updates" if e.secagg.enabled else "every client's upload"
     if not own_data and e.normalise != "model" and e.data_text_column is None:
         clear += [_SHARED]
     clear += [_KEPT] if uploads_kept or config.execution.audit_uploads else []
-    clear += [_HELD_OUT] if e.clients_held_out else []
+    clear += [_HELD_OUT] if e.held_out.clients else []
     clear += [_MASKED] if e.secagg.enabled else [told]
     return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]

@@ -130,7 +130,7 @@ def _with_what_is_here(
     rows = run.rounds()
     if state is not None and rows:
         result = _with_measures(result, run, config, state, rows)
-        if experiment.clients_held_out:
+        if experiment.held_out.clients:
             result["held_out"] = held_out(experiment, run.held_out())
     return result
 
@@ -254,7 +254,7 @@ def held_out(e: Experiment, rows: list[HeldOutRow]) -> HeldOut:
             }
         )
     means.sort(key=lambda mean: (mean["round"], mean["samples"]))
-    return {"clients": [*e.held_out], "visits": e.held_out_rounds, "means": means}
+    return {"clients": [*e.held_out_clients], "visits": e.held_out.rounds, "means": means}
 
 
 def never_evaluated(result: Result) -> int:
