@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pfedlora_flwr.data.keys import PartitionKeys
+from pfedlora_flwr.data.keys import DataKeys, PartitionKeys
 from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg
 from pfedlora_flwr.keys import (
     Form,
@@ -115,53 +115,7 @@ class Experiment(Section):
         " (channels, time), 13 (features); auto: the dataset's (set it if only the nodes have the"
         " data)",
     )
-    data_label_column: str | None = key(
-        None,
-        "the label column; auto: `label`, for `hf:` the column of class labels",
-        name="data.label-column",
-    )
-    data_input_column: str | None = key(
-        None,
-        "the input column, only for `hf:`; auto: its only column of images or arrays, otherwise"
-        " all numeric columns",
-        name="data.input-column",
-    )
-    data_text_column: str | None = key(
-        None,
-        "the column of texts, of `csv:`, `parquet:` and `hf:`; auto: none",
-        name="data.text-column",
-    )
-    max_tokens: int = key(
-        64, "tokens of a text that a model takes", low=2, high=8192, needs="data.text-column"
-    )
-    data_client_column: str | None = key(
-        None,
-        "the column that names a sample's owner (partition.kind=natural); auto: none",
-        name="data.client-column",
-    )
-    data_class_names: Listed[str] | None = key(
-        None,
-        "a table's classes in order, separated by commas; auto: its sorted labels",
-        name="data.class-names",
-        form=Form("names", nonempty),
-    )
-    data_sep: str = key(
-        "comma",
-        "column separator of a CSV",
-        name="data.sep",
-        choices=("comma", "semicolon", "tab", "bar"),
-    )
-    data_decimal: str = key(
-        "point",
-        "decimal separator in a CSV",
-        name="data.decimal",
-        choices=("point", "comma"),
-    )
-    data_subfolders: bool = key(
-        False,
-        "include images in sub-folders of a class's folder (`folder:`)",
-        name="data.subfolders",
-    )
+    data: DataKeys = section(DataKeys)
     clients: int = key(
         10,
         "N, the number of clients; auto, by `flwr run` in a simulation: the number of nodes",

@@ -137,14 +137,7 @@ def _trained(config: RunConfig, method: type[Method]) -> None:
 
 def _inputs(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if e.data_sep == e.data_decimal:
-        raise UserError("data.decimal is comma, and data.sep, too: a CSV needs two marks")
-    names = e.data_class_names or ()
-    if len(set(names)) < len(names) or len(names) == 1:
-        raise UserError(
-            f"data.class-names is {e.data_class_names!r}; allowed: auto, or at least two names,"
-            " each once"
-        )
+    names = e.data.class_names or ()
     if names and e.classes not in (None, len(names)):
         raise UserError(
             f"classes is {e.classes}; allowed: auto, or {len(names)}, the number of"
@@ -277,7 +270,7 @@ def _privacy_of_records(config: RunConfig, method: type[Method]) -> None:
         ),
         "neck": (e.neck == "auto", "auto, because a neck is trained"),
         "normalise": (
-            e.normalise == "model" or e.data_text_column is not None,
+            e.normalise == "model" or e.data.text_column is not None,
             "model, because the mean and deviation of the federation's data are functions of every"
             " record",
         ),

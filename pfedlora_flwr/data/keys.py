@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfedlora_flwr.keys import Section, key
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.keys import Form, Listed, Section, key, nonempty
 
 
 @dataclass(frozen=True)
@@ -38,3 +39,63 @@ class PartitionKeys(Section):
         " test parts stay; auto: all",
         low=2,
     )
+
+
+@dataclass(frozen=True)
+class DataKeys(Section):
+    """How a dataset is read."""
+
+    label_column: str | None = key(
+        None,
+        "the label column; auto: `label`, for `hf:` the column of class labels",
+    )
+    input_column: str | None = key(
+        None,
+        "the input column, only for `hf:`; auto: its only column of images or arrays, otherwise"
+        " all numeric columns",
+    )
+    text_column: str | None = key(
+        None,
+        "the column of texts, of `csv:`, `parquet:` and `hf:`; auto: none",
+    )
+    max_tokens: int = key(
+        64,
+        "tokens of a text that a model takes",
+        name="max-tokens",
+        low=2,
+        high=8192,
+        needs="data.text-column",
+    )
+    client_column: str | None = key(
+        None,
+        "the column that names a sample's owner (partition.kind=natural); auto: none",
+    )
+    class_names: Listed[str] | None = key(
+        None,
+        "a table's classes in order, separated by commas; auto: its sorted labels",
+        form=Form("names", nonempty),
+    )
+    sep: str = key(
+        "comma",
+        "column separator of a CSV",
+        choices=("comma", "semicolon", "tab", "bar"),
+    )
+    decimal: str = key(
+        "point",
+        "decimal separator in a CSV",
+        choices=("point", "comma"),
+    )
+    subfolders: bool = key(
+        False,
+        "include images in sub-folders of a class's folder (`folder:`)",
+    )
+
+    def check(self) -> None:
+        if self.sep == self.decimal:
+            raise UserError("data.decimal is comma, and data.sep, too: a CSV needs two marks")
+        names = self.class_names or ()
+        if len(set(names)) < len(names) or len(names) == 1:
+            raise UserError(
+                f"data.class-names is {self.class_names!r}; allowed: auto, or at least two names,"
+                " each once"
+            )

@@ -38,7 +38,7 @@ class DataSetup:
         `input-shape` say, or the dataset, by its name where that tells."""
         e, how = self.experiment, self.reading
         datasets.check_allowed(e.dataset, how)  # also where nothing of it is looked at
-        named = len(e.data_class_names or ())
+        named = len(e.data.class_names or ())
         classes = e.classes or named or datasets.count_classes(e.dataset, how)
         kind, shape = (
             read_shape(e.input_shape) if e.input_shape else datasets.kind_and_shape(e.dataset, how)

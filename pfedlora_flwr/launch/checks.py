@@ -166,7 +166,7 @@ def _data(start: Start) -> Iterable[str]:
     if start.config.execution.resume and not start.done:
         start.run.check_partition(start.setup.partition.fingerprint)
     e, told = start.config.experiment, start.setup.remarks
-    if e.data_client_column and e.partition.kind != NATURAL:
+    if e.data.client_column and e.partition.kind != NATURAL:
         told = [
             f"data.client-column makes no clients: partition.kind is {e.partition.kind}, and"
             f" {NATURAL} does; the column is only left out of the inputs",

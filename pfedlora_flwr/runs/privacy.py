@@ -170,7 +170,7 @@ def _not_noised(
     if e.dp.of_records:
         return [told, *_OF_RECORDS, *clear, *([_HELD_OUT] if e.held_out.clients else [])]
     server = "the sum of a round's updates" if e.secagg.enabled else "every client's upload"
-    if not own_data and e.normalise != "model" and e.data_text_column is None:
+    if not own_data and e.normalise != "model" and e.data.text_column is None:
         clear += [_SHARED]
     clear += [_KEPT] if uploads_kept or config.execution.audit_uploads else []
     clear += [_HELD_OUT] if e.held_out.clients else []
