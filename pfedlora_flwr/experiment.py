@@ -21,12 +21,11 @@ from pfedlora_flwr.keys import (
     Listed,
     Section,
     in_words,
-    integer,
     key,
     keys_of,
-    nonempty,
     section,
 )
+from pfedlora_flwr.models.keys import LoraKeys
 
 
 @dataclass(frozen=True)
@@ -163,43 +162,7 @@ class Experiment(Section):
         " assigned in turn",
         form=Form(f"{in_words(TRAINED)}, or several of them", _part),
     )
-    lora_rank: Listed[int] = key(
-        "8",
-        "LoRA: rank r; several values, separated by commas, are assigned in turn",
-        name="lora.rank",
-        form=Form("integers ≥ 1", integer),
-    )
-    lora_alpha: float | None = key(
-        None,
-        "LoRA: the product is scaled by alpha / r; auto: 2·r, the same scale for any rank",
-        name="lora.alpha",
-        above=0,
-    )
-    lora_targets: Listed[str] | None = key(
-        None,
-        "LoRA: suffixes of layer names, separated by commas, or all-linear; auto: qkv of a ViT,"
-        " query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3"
-        " convolutions of a ResNet",
-        name="lora.targets",
-        form=Form("all-linear, or suffixes of layer names", nonempty),
-    )
-    lora_dropout: float = key(
-        0.0, "LoRA: dropout of its input in training", name="lora.dropout", low=0, below=1
-    )
-    lora_init: str = key(
-        "peft",
-        "LoRA: initialisation of A (B starts at 0): peft (Kaiming), orthogonal rows, or"
-        " folder:PATH, A and B saved by peft",
-        name="lora.init",
-        choices=("peft", "orthogonal", "folder:"),
-    )
-    lora_head: str = key(
-        "private",
-        "the head under methods that exchange LoRA: private to each client, or shared, sent and"
-        " averaged as LoRA is",
-        name="lora.head",
-        choices=("private", "shared"),
-    )
+    lora: LoraKeys = section(LoraKeys, needs="train=lora")
     representation: str = key(
         "features",
         "R, the input of the head: the encoder's features, or pretrained-logits, the output of"
@@ -374,8 +337,6 @@ class Experiment(Section):
 
 
 KEYS = keys_of(Experiment)
-SECTIONS = {"lora": "train=lora"}
-"""What all other keys of a section need, as `needs` of a key says it."""
 
 
 def gone_after(left: object, round: int) -> set[int]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
-from pfedlora_flwr.experiment import SECTIONS, Experiment, option_keys
+from pfedlora_flwr.experiment import Experiment, option_keys
 from pfedlora_flwr.keys import said, unmet
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -119,10 +119,6 @@ def _held_out(config: RunConfig, method: type[Method]) -> None:
 
 def _trained(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if " (" in e.lora_init or ", " in e.lora_init:
-        raise UserError(
-            f"lora.init is {e.lora_init!r}; allowed: a folder whose path has neither ' (' nor ', '"
-        )
     if e.representation == "pretrained-logits" and {"all", "lora"} & {*e.train}:
         raise UserError(
             f"train is {e.train!r}; allowed with representation=pretrained-logits: head, for the"
@@ -333,9 +329,9 @@ def _unused(name: str, config: RunConfig) -> str:
     method = registry.find(e.method)
     if name == "lora.head" and not method.shares_lora:
         return f"method {e.method} does not exchange LoRA"
-    for need in filter(None, (own[name][0].needs, SECTIONS.get(name.partition(".")[0]))):
-        if need != name and (why := unmet(need, own)):
-            return why
+    need = own[name][0].needs
+    if need not in ("", name) and (why := unmet(need, own)):
+        return why
     if name == "data-path" and config.execution.data_path and not datasets.takes_path(e.dataset):
         return f"dataset {e.dataset!r} takes no files from there"
     if name.startswith("data.") and name not in datasets.find(e.dataset).columns:

@@ -207,7 +207,7 @@ def _with_model(
         raise UserError("client chooses a model of the run, and models another one: give one")
     if "," in model:
         raise UserError(f"models is {model!r}; allowed with adapt: one model")
-    if len(e.train) > 1 or ("lora" in e.train and len(e.lora_rank) > 1):
+    if len(e.train) > 1 or ("lora" in e.train and len(e.lora.rank) > 1):
         raise UserError(
             f"models is {model!r}, and the run's train or lora.rank has several values: leave"
             " models out, and choose by client=…"
