@@ -68,7 +68,7 @@ def check(start: Start, say: Say) -> None:
     """Goes through CHECKS, and passes on what they say. Raises UserError for the first that
     fails."""
     for one in CHECKS:
-        for line in one(start):
+        for line in () if start.done and one in OF_TRAINING else one(start):
             say(line)
 
 
@@ -86,20 +86,6 @@ def preflight(config: RunConfig) -> None:
     check_trainable(config)
 
 
-def slow_precision(config: RunConfig) -> list[str]:
-    """A line where this machine is many times slower with the run's `precision` than without."""
-    if (
-        config.experiment.precision != "bf16"
-        or (device := device_here(config)) is None
-        or not emulates_bf16(device)
-    ):
-        return []
-    return [
-        "warning: precision is bf16, for which this processor has no instructions: a round takes"
-        " many times as long as with fp32"
-    ]
-
-
 def _engine(start: Start) -> Iterable[str]:
     check_engine(start.engine, start.config.execution)
     if start.port and start.engine == "local":
@@ -110,14 +96,13 @@ def _engine(start: Start) -> Iterable[str]:
 
 
 def _trainable(start: Start) -> Iterable[str]:
-    if not start.done:
-        preflight(start.config)
+    preflight(start.config)
     return ()
 
 
 def _reach(start: Start) -> Iterable[str]:
     e = start.config.experiment
-    if start.done or {*e.train} == {"all"}:
+    if {*e.train} == {"all"}:
         return ()
     with user_code("method", e.method):
         names = unreached(start.setup.method)
@@ -130,11 +115,22 @@ def _reach(start: Start) -> Iterable[str]:
 
 
 def _precision(start: Start) -> Iterable[str]:
-    return () if start.done else slow_precision(start.config)
+    """A line where this machine is many times slower with the run's `precision` than without."""
+    config = start.config
+    if (
+        config.experiment.precision != "bf16"
+        or (device := device_here(config)) is None
+        or not emulates_bf16(device)
+    ):
+        return []
+    return [
+        "warning: precision is bf16, for which this processor has no instructions: a round takes"
+        " many times as long as with fp32"
+    ]
 
 
 def _method(start: Start) -> Iterable[str]:
-    return () if start.done else of_method(start.setup.method)
+    return of_method(start.setup.method)
 
 
 def of_method(method: Method) -> list[str]:
@@ -147,7 +143,7 @@ def of_method(method: Method) -> list[str]:
 
 
 def _resources(start: Start) -> Iterable[str]:
-    if start.engine == "flower" and not start.done:
+    if start.engine == "flower":
         resources(start.config, anew=True)
     return ()
 
@@ -187,7 +183,7 @@ def _same_code(start: Start) -> Iterable[str]:
 
 
 def _own_code(start: Start) -> Iterable[str]:
-    left_out = "" if start.done else collect(start.config.flat()).warning
+    left_out = collect(start.config.flat()).warning
     return [f"warning: {left_out}"] if left_out else ()
 
 
@@ -197,7 +193,7 @@ def _privacy(start: Start) -> Iterable[str]:
 
 def _masks(start: Start) -> Iterable[str]:
     config = start.config
-    if start.done or not config.experiment.secagg.enabled:
+    if not config.experiment.secagg.enabled:
         return []
     return [
         *secagg_plan.of_keys(config),
@@ -206,7 +202,7 @@ def _masks(start: Start) -> Iterable[str]:
 
 
 def _noise(start: Start) -> Iterable[str]:
-    return () if start.done else plan(start.config, start.run)
+    return plan(start.config, start.run)
 
 
 CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
@@ -227,6 +223,8 @@ CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
     _noise,
 )
 """In order. Each returns lines for the user, or raises UserError; none changes anything."""
+OF_TRAINING = (_trainable, _reach, _precision, _method, _resources, _own_code, _masks, _noise)
+"""Those of what will be trained: nothing is where a completed run is resumed."""
 OF_RUNS = (_engine, _resources, _directory, _membership, _same_code, _port)
 """Those of where one run is and how it is carried out: a comparison has its own."""
 OF_SCENARIO = tuple(check for check in CHECKS if check not in OF_RUNS)

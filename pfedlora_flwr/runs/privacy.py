@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pfedlora_flwr.execution import RunConfig
@@ -107,14 +107,13 @@ def privacy_of(
     uploads_kept: whether uploads of earlier rounds lie in the run's directory."""
     e = config.experiment
     on, clear = e.secagg.enabled, f"in the clear: {in_words(e)}"
-    dp = _dp(e, Budget(spent, e)) if e.dp.of_users else None
     return {
         "secagg": {
             "enabled": on,
             "threshold": config.execution.secagg_threshold if on else None,
             "clip": e.secagg.clip if on else None,
         },
-        "dp": _dp_of_records(e, visits, Budget(spent, e)) if e.dp.of_records else dp,
+        "dp": _dp(e, [*visits], Budget(spent, e)) if e.dp.enabled else None,
         "not_covered": [
             *([SIMULATED] if simulated else []),
             *([*_SECURE, clear] if on else [_PLAIN]),
@@ -123,38 +122,25 @@ def privacy_of(
     }
 
 
-def _dp(e: Experiment, budget: Budget) -> DP:
-    counts = dict(sorted(budget.participations.items()))
-    by_client = {str(client): finite(budget.epsilon(n)) for client, n in counts.items()}
-    most = max(counts.values(), default=0)
+def _dp(e: Experiment, visits: Sequence[VisitRow | FailedVisitRow], budget: Budget) -> DP:
+    """By the server's account, or of records as the clients told it: their accounts are with
+    them."""
+    if e.dp.of_records:
+        counts = Counter(row["client"] for row in visits if row["status"] == "ok")
+        told = told_of_records(visits)
+        epsilon = max(told.values(), default=math.inf if budget.asked else 0.0)
+    else:
+        counts = Counter(budget.participations)
+        told = {client: budget.epsilon(n) for client, n in sorted(counts.items())}
+        epsilon = budget.epsilon(max(counts.values(), default=0))
     return {
-        "level": "user",
-        "epsilon": finite(budget.epsilon(most)),
-        "by_client": by_client,
-        "delta": e.dp.delta,
-        "noise": budget.noise,
-        "clip": e.dp.norm,
-        "draws": budget.draws,
-        "participations_max": most,
-        "earlier": budget.earlier,
-    }
-
-
-def _dp_of_records(
-    e: Experiment, visits: Iterable[VisitRow | FailedVisitRow], budget: Budget
-) -> DP:
-    """As the clients told it: their own accounts are with them."""
-    visits = list(visits)
-    told = told_of_records(visits)
-    counts = Counter(row["client"] for row in visits if row["status"] == "ok")
-    return {
-        "level": "record",
-        "epsilon": finite(max(told.values(), default=math.inf if budget.asked else 0.0)),
+        "level": "record" if e.dp.of_records else "user",
+        "epsilon": finite(epsilon),
         "by_client": {str(client): finite(spent) for client, spent in told.items()},
         "delta": e.dp.delta,
-        "noise": e.dp.noise,
+        "noise": e.dp.noise if e.dp.of_records else budget.noise,
         "clip": e.dp.norm,
-        "draws": None,
+        "draws": None if e.dp.of_records else budget.draws,
         "participations_max": max(counts.values(), default=0),
         "earlier": budget.earlier,
     }
