@@ -125,14 +125,12 @@ class Experiment(Section):
         "",
         "clients that joined after round 1, as R:N: only the first N clients take part up to"
         " round R; several, separated by commas. Set by --resume with more `clients`",
-        name="clients-joined",
         form=Form("R:N, or several of them", _pair, empty=True),
     )
     clients_left: Listed[tuple[int, int]] = key(
         "",
         "clients that left, as R:K: client K is in no round after round R. K alone: in none, or"
         " with --resume in none after the run's last one. Several are separated by commas",
-        name="clients-left",
         form=Form("R:K or K, or several of them", _left, empty=True),
     )
     held_out: HeldOut = section(HeldOut, needs="clients-held-out")
