@@ -79,10 +79,10 @@ def told(run: Run) -> dict[str, object]:
     part most often."""
     directory = RunDirectory(run.path)
     e, most = directory.experiment(), of_dp(run, "participations_max")
-    samples, z = e.partition_samples_per_client, of_dp(run, "noise")
-    if e.dp_epsilon is not None and samples is not None:
+    samples, z = e.partition.samples_per_client, of_dp(run, "noise")
+    if e.dp.epsilon is not None and samples is not None:
         parts = private.parts_of(samples, e.batch_size)
-        z = record_noise_for(e.dp_epsilon, parts, most * parts * e.local_epochs, e.dp_delta)
+        z = record_noise_for(e.dp.epsilon, parts, most * parts * e.local_epochs, e.dp.delta)
     validation = directory.rounds()[-1]["validation_accuracy"]
     return {"validation": f"{validation:.6f}", "noise": z, "participations_max": most}
 

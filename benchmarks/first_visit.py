@@ -19,7 +19,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.data.local import Site, task_of
+from pfedlora_flwr.data.local import Site
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.rng import derive, torch_generator
 from pfedlora_flwr.training.loop import Visit, infer
@@ -45,7 +46,7 @@ def first_visit(client: int, keys: dict[str, object], folder: str) -> dict[str, 
     """Means over the client's training images, as its first visit begins and after its phase 1; and
     phase 2's last epoch."""
     experiment = from_flat({**BASE, **keys})
-    method, seed = PFedLoRA(experiment, task_of(experiment, folder)), experiment.seed
+    method, seed = PFedLoRA(experiment, DataSetup(experiment, folder).task), experiment.seed
     data = Site.find(experiment, client, {"data-path": folder}).load(torch.device("cpu")).train
     model = method.predictor(method.initial_model(client).to(memory_format=torch.channels_last))
     visit = Visit(experiment, client, 1, torch_generator(seed, "train", client, 1))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from pfedlora_flwr.config import located, run_config
-from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -89,7 +89,8 @@ def cell(kind: str, method: str) -> RunConfig:
 def majority(e: Experiment) -> float:
     """The mean over the clients of the test accuracy of naming the class that is most frequent in
     their training part."""
-    dataset, partition = shared_partition(e, "")
+    setup = DataSetup(e)
+    dataset, partition = setup.dataset, setup.partition
     labels = np.asarray(dataset.labels)
     return float(
         np.mean(

@@ -26,6 +26,7 @@ class Execution(Section):
         0.67,
         "secagg: the share of the key shares that is needed to unmask",
         name="secagg.threshold",
+        needs="secagg.enabled",
         above=2 / 3,
         below=1,
     )
@@ -34,6 +35,7 @@ class Execution(Section):
         "secagg: number of shares of each key, odd; auto: all up to 20 sampled clients, otherwise"
         " 21",
         name="secagg.shares",
+        needs="secagg.enabled",
         low=5,
     )
     actors: int | None = key(

@@ -13,7 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pfedlora_flwr.keys import Form, Key, Listed, Section, in_words, key, keys_of
+from pfedlora_flwr.data.keys import DataKeys, PartitionKeys
+from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg
+from pfedlora_flwr.keys import (
+    Form,
+    Key,
+    Listed,
+    Section,
+    in_words,
+    key,
+    keys_of,
+    section,
+)
+from pfedlora_flwr.models.keys import LoraKeys
 
 
 @dataclass(frozen=True)
@@ -37,20 +49,8 @@ def _left(word: str) -> tuple[int, int]:
     return int(last) if colon else -1, int(client)
 
 
-def _number(word: str, low: int = 1) -> int:
-    if not (word.isascii() and word.isdigit() and low <= int(word) < 10**9):
-        raise ValueError(word)
-    return int(word)
-
-
 def _part(word: str) -> str:
     if word not in TRAINED:
-        raise ValueError(word)
-    return word
-
-
-def _name(word: str) -> str:
-    if not word:
         raise ValueError(word)
     return word
 
@@ -114,53 +114,7 @@ class Experiment(Section):
         " (channels, time), 13 (features); auto: the dataset's (set it if only the nodes have the"
         " data)",
     )
-    data_label_column: str | None = key(
-        None,
-        "the label column; auto: `label`, for `hf:` the column of class labels",
-        name="data.label-column",
-    )
-    data_input_column: str | None = key(
-        None,
-        "the input column, only for `hf:`; auto: its only column of images or arrays, otherwise"
-        " all numeric columns",
-        name="data.input-column",
-    )
-    data_text_column: str | None = key(
-        None,
-        "the column of texts, of `csv:`, `parquet:` and `hf:`; auto: none",
-        name="data.text-column",
-    )
-    max_tokens: int = key(
-        64, "tokens of a text that a model takes", low=2, high=8192, needs="data.text-column"
-    )
-    data_client_column: str | None = key(
-        None,
-        "the column that names a sample's owner (partition.kind=natural); auto: none",
-        name="data.client-column",
-    )
-    data_class_names: Listed[str] | None = key(
-        None,
-        "a table's classes in order, separated by commas; auto: its sorted labels",
-        name="data.class-names",
-        form=Form("names", _name),
-    )
-    data_sep: str = key(
-        "comma",
-        "column separator of a CSV",
-        name="data.sep",
-        choices=("comma", "semicolon", "tab", "bar"),
-    )
-    data_decimal: str = key(
-        "point",
-        "decimal separator in a CSV",
-        name="data.decimal",
-        choices=("point", "comma"),
-    )
-    data_subfolders: bool = key(
-        False,
-        "include images in sub-folders of a class's folder (`folder:`)",
-        name="data.subfolders",
-    )
+    data: DataKeys = section(DataKeys)
     clients: int = key(
         10,
         "N, the number of clients; auto, by `flwr run` in a simulation: the number of nodes",
@@ -171,76 +125,21 @@ class Experiment(Section):
         "",
         "clients that joined after round 1, as R:N: only the first N clients take part up to"
         " round R; several, separated by commas. Set by --resume with more `clients`",
-        name="clients-joined",
         form=Form("R:N, or several of them", _pair, empty=True),
     )
     clients_left: Listed[tuple[int, int]] = key(
         "",
         "clients that left, as R:K: client K is in no round after round R. K alone: in none, or"
         " with --resume in none after the run's last one. Several are separated by commas",
-        name="clients-left",
         form=Form("R:K or K, or several of them", _left, empty=True),
     )
-    clients_held_out: int = key(
-        0,
-        "H, the last clients, which have data and are never sampled; adapted and evaluated at the"
-        " end, as clients that come later",
-        low=0,
-    )
-    held_out_rounds: int = key(
-        10, "visits of a held-out client when it is adapted", name="held-out.rounds", low=1
-    )
-    held_out_samples: Listed[int | None] = key(
-        "all",
-        "training samples with which a held-out client is adapted: all, or a number; several,"
-        " separated by commas, each for an adaptation of its own",
-        name="held-out.samples",
-        form=Form("all, or integers ≥ 2", lambda w: None if w == "all" else _number(w, 2)),
-    )
-    held_out_every: int = key(
-        0,
-        "adapt the held-out clients after every n-th round, too; 0: only at the end",
-        name="held-out.every",
-        low=0,
-    )
+    held_out: HeldOut = section(HeldOut, needs="clients-held-out")
     participation: float = key(
         1.0, "C, the share of clients sampled in each round", above=0, high=1
     )
     rounds: int = key(20, "T, the number of communication rounds", low=1)
     seed: int = key(0, "the seed of all random draws", low=0)
-    partition_kind: str = key(
-        "pathological", "how samples are assigned to clients", name="partition.kind"
-    )
-    partition_classes_per_client: int = key(
-        2,
-        "classes per client (pathological); their product with the number of clients must be a"
-        " multiple of the number of classes; auto, in a run: 2, or the smallest number that divides"
-        " evenly",
-        name="partition.classes-per-client",
-        low=1,
-        needs="partition.kind=pathological",
-    )
-    partition_alpha: float = key(
-        0.3,
-        "concentration of the Dirichlet distribution",
-        name="partition.alpha",
-        above=0,
-        needs="partition.kind=dirichlet",
-    )
-    partition_min_samples: int = key(
-        10,
-        "owners with fewer samples are left out (natural)",
-        name="partition.min-samples",
-        low=10,
-        needs="partition.kind=natural",
-    )
-    partition_samples_per_client: int | None = key(
-        None,
-        "maximum of training samples per client, taken from its classes in turn; validation and"
-        " test parts stay; auto: all",
-        name="partition.samples-per-client",
-        low=2,
-    )
+    partition: PartitionKeys = section(PartitionKeys)
     models: Listed[str] | None = key(
         None,
         "client models, separated by commas: cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME,"
@@ -261,43 +160,7 @@ class Experiment(Section):
         " assigned in turn",
         form=Form(f"{in_words(TRAINED)}, or several of them", _part),
     )
-    lora_rank: Listed[int] = key(
-        "8",
-        "LoRA: rank r; several values, separated by commas, are assigned in turn",
-        name="lora.rank",
-        form=Form("integers ≥ 1", _number),
-    )
-    lora_alpha: float | None = key(
-        None,
-        "LoRA: the product is scaled by alpha / r; auto: 2·r, the same scale for any rank",
-        name="lora.alpha",
-        above=0,
-    )
-    lora_targets: Listed[str] | None = key(
-        None,
-        "LoRA: suffixes of layer names, separated by commas, or all-linear; auto: qkv of a ViT,"
-        " query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3"
-        " convolutions of a ResNet",
-        name="lora.targets",
-        form=Form("all-linear, or suffixes of layer names", _name),
-    )
-    lora_dropout: float = key(
-        0.0, "LoRA: dropout of its input in training", name="lora.dropout", low=0, below=1
-    )
-    lora_init: str = key(
-        "peft",
-        "LoRA: initialisation of A (B starts at 0): peft (Kaiming), orthogonal rows, or"
-        " folder:PATH, A and B saved by peft",
-        name="lora.init",
-        choices=("peft", "orthogonal", "folder:"),
-    )
-    lora_head: str = key(
-        "private",
-        "the head under methods that exchange LoRA: private to each client, or shared, sent and"
-        " averaged as LoRA is",
-        name="lora.head",
-        choices=("private", "shared"),
-    )
+    lora: LoraKeys = section(LoraKeys, needs="train=lora")
     representation: str = key(
         "features",
         "R, the input of the head: the encoder's features, or pretrained-logits, the output of"
@@ -362,67 +225,8 @@ class Experiment(Section):
         False,
         "random flip and crop of training images; the padding is an eighth of their size (4 of 32)",
     )
-    secagg_enabled: bool = key(
-        False,
-        "secure aggregation: the server learns sums of updates, not single updates",
-        name="secagg.enabled",
-    )
-    secagg_clip: float = key(
-        1.0,
-        "secagg: the largest change of an element in a visit; beyond it the client refuses; a"
-        " power of two",
-        name="secagg.clip",
-        above=0,
-    )
-    secagg_max_samples: int = key(
-        10_000,
-        "secagg: the largest number of training samples (n_k) of a client; beyond it the client"
-        " refuses",
-        name="secagg.max-samples",
-        low=1,
-        high=1_000_000,
-    )
-    dp_level: str = key(
-        "user",
-        "differential privacy: user: of a client's updates, for whoever sees the server's states."
-        " record: of a training record, for whoever sees the uploads; only pfedlora_plus on frozen,"
-        " public encoders",
-        name="dp.level",
-        choices=("user", "record"),
-    )
-    dp_clip: float | None = key(
-        None,
-        "dp: the L2 norm S to which a client's update is clipped, or with dp.level=record a"
-        " record's gradient; auto: none",
-        name="dp.clip",
-        above=0,
-    )
-    dp_noise: float | None = key(
-        None,
-        "dp: z, the standard deviation of the noise is z·S, on a round's sum of updates, or with"
-        " dp.level=record on each step's sum of gradients; 0: only clipping; auto: by dp.epsilon",
-        name="dp.noise",
-        low=0,
-    )
-    dp_epsilon: float | None = key(
-        None,
-        "dp: ε for all planned participations of a client, from which z follows; the run, or with"
-        " dp.level=record the client, ends before it would be exceeded; auto: by dp.noise",
-        name="dp.epsilon",
-        low=1e-3,
-    )
-    dp_delta: float = key(
-        1e-5,
-        "dp: δ, below 1/clients, or with dp.level=record below 1/n_k",
-        name="dp.delta",
-        low=1e-12,
-        below=1,
-    )
-    dp_trained_down: bool = key(
-        False,
-        "dp: allow adapter.down=trained, which multiplies the noise of two matrices",
-        name="dp.trained-down",
-    )
+    secagg: SecAgg = section(SecAgg, needs="secagg.enabled")
+    dp: DP = section(DP)
     target_accuracy: float | None = key(
         None,
         "the accuracy up to which `to_target` counts costs; auto: the dataset's",
@@ -468,43 +272,28 @@ class Experiment(Section):
     @property
     def trained_clients(self) -> int:
         """Those that can be sampled: numbers 0 to this. Those that are held out follow."""
-        return self.clients - self.clients_held_out
+        return self.clients - self.held_out.clients
 
     @property
-    def held_out(self) -> range:
+    def held_out_clients(self) -> range:
         """The clients that are never sampled."""
         return range(self.trained_clients, self.clients)
 
     def adapts(self, round: int) -> bool:
         """Whether the held-out clients are adapted after this round."""
-        every = self.held_out_every and round % self.held_out_every == 0
-        return bool(self.clients_held_out and round and (every or round == self.rounds))
-
-    @property
-    def dp_enabled(self) -> bool:
-        """Whether any key asks for differential privacy; `config` checks that they go together."""
-        return (self.dp_clip, self.dp_noise, self.dp_epsilon) != (None, None, None)
-
-    @property
-    def dp_of_users(self) -> bool:
-        """Differential privacy of whole clients."""
-        return self.dp_enabled and self.dp_level == "user"
-
-    @property
-    def dp_of_records(self) -> bool:
-        """Differential privacy of single training records."""
-        return self.dp_enabled and self.dp_level == "record"
+        every = self.held_out.every and round % self.held_out.every == 0
+        return bool(self.held_out.clients and round and (every or round == self.rounds))
 
     @property
     def hides_clients(self) -> str:
         """The key that hides from the server what single clients send, and what their code raises
         but for its type; empty: none."""
-        return "secagg.enabled" if self.secagg_enabled else "dp" if self.dp_enabled else ""
+        return "secagg.enabled" if self.secagg.enabled else "dp" if self.dp.enabled else ""
 
     @property
     def fixes_clients(self) -> str:
         """The key with which no client can join a running federation, or leave it; empty: none."""
-        return self.hides_clients or ("clients-held-out" if self.clients_held_out else "")
+        return self.hides_clients or ("clients-held-out" if self.held_out.clients else "")
 
     @property
     def state_per_client(self) -> bool:
@@ -514,7 +303,7 @@ class Experiment(Section):
     @property
     def masked_weight(self) -> int:
         """The largest weight under masks: of `dp`, which weighs all clients alike, 1."""
-        return 1 if self.dp_of_users else self.secagg_max_samples
+        return 1 if self.dp.of_users else self.secagg.max_samples
 
     @property
     def sampled(self) -> int:
@@ -546,8 +335,6 @@ class Experiment(Section):
 
 
 KEYS = keys_of(Experiment)
-SECTIONS = {"held-out": "clients-held-out", "lora": "train=lora", "secagg": "secagg.enabled"}
-"""What all other keys of a section need, as `needs` of a key says it."""
 
 
 def gone_after(left: object, round: int) -> set[int]:

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from operator import attrgetter
 from typing import Any, Generic, Self, TypeVar
 
 from pfedlora_flwr.errors import UserError
@@ -66,6 +67,20 @@ class Form(Generic[T]):
         return Listed(text, tuple(items))
 
 
+def integer(word: str, low: int = 1) -> int:
+    """The number of a word of a Form; raises ValueError for one that is none, or too low."""
+    if not (word.isascii() and word.isdigit() and low <= int(word) < 10**9):
+        raise ValueError(word)
+    return int(word)
+
+
+def nonempty(word: str) -> str:
+    """A word of a Form that is not empty; raises ValueError."""
+    if not word:
+        raise ValueError(word)
+    return word
+
+
 def key(
     default: Any,
     meaning: str,
@@ -84,11 +99,12 @@ def key(
 
     Args:
         default: the documented default; None reads and prints as `auto`. meaning: what the key
-        does, with its unit. name: the key's name where it is not the attribute's with dashes. low,
-        high: inclusive bounds. above, below: exclusive ones. choices: the allowed strings; one that
-        ends in ":" allows any text after it, FUNCTION any name of its form. path: whether it is a
-        file's, which is absolute in a run. needs: another key without which it changes nothing, as
-        `key=value`, or as `key` alone, which must not be at its default. form: of a text's items.
+        does, with its unit. name: the key's whole name where it is not the attribute's with dashes,
+        behind its section's. low, high: inclusive bounds. above, below: exclusive ones. choices:
+        the allowed strings; one that ends in ":" allows any text after it, FUNCTION any name of its
+        form. path: whether it is a file's, which is absolute in a run. needs: another key without
+        which it changes nothing, as `key=value`, or as `key` alone, which must not be at its
+        default. form: of a text's items.
     """
     if form and default is not None:
         default = form.read(default)
@@ -97,9 +113,18 @@ def key(
     return field(default=default, metadata={"key": made})
 
 
+def section(kind: type, *, needs: str = "") -> Any:
+    """A dataclass field that is a Section: its keys are called `FIELD.KEY`.
+
+    needs: what all of them need, as `key` has it, but those that say it themselves."""
+    return field(default_factory=kind, metadata={"section": kind, "needs": needs})
+
+
 @dataclass(frozen=True)
 class Key:
-    """One configuration key, as declared by `key` on a dataclass."""
+    """One configuration key, as declared by `key` on a dataclass.
+
+    attribute: its place in the dataclass; with a dot, in a section of it."""
 
     name: str
     attribute: str
@@ -216,12 +241,18 @@ class Section:
         """With the values, by key, of those that are this section's."""
         owner: type = cls
         own = keys_of(owner).items()
-        return cls(**{k.attribute: parsed[name] for name, k in own if name in parsed})
+        return cls().replace(**{k.attribute: parsed[name] for name, k in own if name in parsed})
 
     def keys(self) -> dict[str, tuple[Key, Any]]:
         """Every key by its name, with its value."""
         owner: type = type(self)
-        return {name: (k, getattr(self, k.attribute)) for name, k in keys_of(owner).items()}
+        own = keys_of(owner).items()
+        return {name: (k, attrgetter(k.attribute)(self)) for name, k in own}
+
+    def sections(self) -> list[Section]:
+        """Those in it."""
+        own = [f.name for f in dataclasses.fields(self) if "section" in f.metadata]
+        return [getattr(self, name) for name in own]
 
     def flat(self) -> dict[str, Scalar]:
         """Every key as a run-config scalar."""
@@ -233,8 +264,16 @@ class Section:
         return {name: k.text(value) for name, (k, value) in every if value != k.default}
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with attributes changed; what goes together is not checked again."""
-        return dataclasses.replace(self, **changes)
+        """A copy with attributes changed, as a Key names them; what goes together is not checked
+        again."""
+        own = {name: value for name, value in changes.items() if "." not in name}
+        for part in {name.partition(".")[0] for name in changes.keys() - own.keys()}:
+            inner = {n.partition(".")[2]: v for n, v in changes.items() if n.startswith(f"{part}.")}
+            own[part] = getattr(self, part).replace(**inner)
+        return dataclasses.replace(self, **own)
+
+    def check(self) -> None:
+        """Raises UserError for keys of this section that do not go together."""
 
 
 def _short(value: object) -> str:
@@ -270,16 +309,24 @@ def in_words(choices: Iterable[str]) -> str:
 
 @cache
 def keys_of(owner: type, prefix: str = "") -> dict[str, Key]:
-    """The keys that a dataclass declares, by name, in order (its other fields are left out)."""
+    """The keys that a dataclass and its sections declare, by name, in order (its other fields are
+    left out)."""
     hints = typing.get_type_hints(owner)
     found = {}
-    for f in (f for f in dataclasses.fields(owner) if "key" in f.metadata):
+    for f in dataclasses.fields(owner):
+        if "section" in f.metadata:
+            needs = f.metadata["needs"]
+            for name, k in keys_of(f.metadata["section"], f"{f.name.replace('_', '-')}.").items():
+                place = f"{f.name}.{k.attribute}"
+                found[name] = dataclasses.replace(k, attribute=place, needs=k.needs or needs)
+        if "key" not in f.metadata:
+            continue
         declared: Key = f.metadata["key"]
         kind, auto = hints[f.name], False
         if isinstance(kind, types.UnionType):
             kind, auto = typing.get_args(kind)[0], True
         kind = str if declared.form else kind
-        name = prefix + (declared.name or f.name.strip("_").replace("_", "-"))
+        name = declared.name or prefix + f.name.strip("_").replace("_", "-")
         found[name] = dataclasses.replace(
             declared, name=name, attribute=f.name, kind=kind, auto=auto
         )

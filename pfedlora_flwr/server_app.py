@@ -14,7 +14,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import (
     UserError,
     brief,
@@ -34,7 +34,6 @@ from pfedlora_flwr.federation.flower_compat import (
 )
 from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.observers.observer import Observer, Observers, RunStopped
 from pfedlora_flwr.observers.registry import observers_of
 from pfedlora_flwr.observers.status_line import StatusLine
@@ -147,8 +146,7 @@ def _strategy(
 
     try:
         run.progress(phase="starting")
-        e = config.experiment
-        method = registry.make(e, task_of(e, config.execution.data_path))
+        e, method = config.experiment, Setup.of(config).method
         state = run.take_up(e)
         if state is None or state.round < e.rounds:  # else no round is done by this code
             code_copy.keep(run, config, state.round if state else 0)

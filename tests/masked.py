@@ -27,13 +27,13 @@ def levels(plain: Plain, first: Tensors) -> list[bytes]:
     found, drawn = [], np.random.get_state()
     for client, upload in plain.uploads.items():
         np.random.seed(derive(plain.experiment.seed, "rounding", client, plain.round) % 2**32)
-        weight = round(upload.samples / plain.experiment.secagg_max_samples * LEVELS)
+        weight = round(upload.samples / plain.experiment.secagg.max_samples * LEVELS)
         parts = [
             np.subtract(t.numpy(), first[n].numpy(), dtype=np.float64).ravel()
             for n, t in upload.tensors.items()
         ]
         (whole,) = quantize(
-            [np.concatenate(parts) * (weight / LEVELS)], plain.experiment.secagg_clip, LEVELS
+            [np.concatenate(parts) * (weight / LEVELS)], plain.experiment.secagg.clip, LEVELS
         )
         found.append(whole.astype("<u4").tobytes())
     np.random.set_state(drawn)
@@ -51,7 +51,7 @@ def secrets_of(plain: Plain, first: Tensors) -> list[bytes]:
                 tensor,
                 delta,
                 delta.float(),
-                delta * upload.samples / plain.experiment.secagg_max_samples,
+                delta * upload.samples / plain.experiment.secagg.max_samples,
             ):
                 needles += pieces(values.contiguous().numpy().tobytes())
     return needles

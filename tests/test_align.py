@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pfedlora_flwr.config import run_config
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.partition import places_in_class
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch.checks import of_method
@@ -34,10 +35,10 @@ def test_frozen_encoders_with_random_weights_are_named() -> None:
     ) == ["timm:test_vit"]
     keys = {"dataset": "digits", "models": "timm:test_vit,cnn5", "neck": "always"}
     told = f"warning: timm:test_vit is frozen (train=head), and {RANDOM_WEIGHTS}"
-    assert of_method(run_config(keys | {"train": "head"})) == [told]
+    assert of_method(Setup.of(run_config(keys | {"train": "head"})).method) == [told]
     ranks = {"models": "timm:test_vit", "train": "lora", "lora.rank": "4,8", "method": "lg_fedavg"}
-    assert len(of_method(run_config(keys | ranks))) == 1
-    assert of_method(run_config(keys)) == []
+    assert len(of_method(Setup.of(run_config(keys | ranks)).method)) == 1
+    assert of_method(Setup.of(run_config(keys)).method) == []
 
 
 def test_a_basis_that_is_there_is_kept(tmp_path: Path) -> None:

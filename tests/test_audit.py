@@ -21,7 +21,7 @@ from pfedlora_flwr.audit.classes import by_class
 from pfedlora_flwr.audit.measure import Part, measure
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.audit.views import shared_part, shared_predictor
-from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.report.audits import audits
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.rng import numpy_generator
@@ -73,7 +73,8 @@ def standard(values: np.ndarray) -> np.ndarray:
 
 
 def held(run: Path) -> list[set[int]]:
-    data, partition = shared_partition(RunDirectory(run).experiment(), "")
+    setup = DataSetup(RunDirectory(run).experiment())
+    data, partition = setup.dataset, setup.partition
     return [set(data.labels[split.train].tolist()) for split in partition.clients]
 
 
@@ -148,7 +149,7 @@ def test_members_and_others_hold_as_many_samples_of_each_class(tmp_path: Path) -
     """Otherwise a class that few train on, or none, would tell who was trained on."""
     keys = KEYS | {"partition.kind": "dirichlet", "partition.samples-per-client": 20, "rounds": 1}
     run = RunDirectory(run_locally(tmp_path / "run", keys).output)
-    seen, parts = Seen(run), shared_partition(run.experiment(), "")[1].clients
+    seen, parts = Seen(run), DataSetup(run.experiment()).partition.clients
     assert any(
         (seen.data(k).test.labels.bincount(minlength=10).numpy()[~seen.held(k)] > 0).any()
         for k in range(5)

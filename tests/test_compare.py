@@ -93,7 +93,7 @@ def test_a_file_says_methods_scenarios_and_seeds(tmp_path: Path) -> None:
 
 
 def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: Path) -> None:
-    from pfedlora_flwr.data.local import shared_partition
+    from pfedlora_flwr.data.setup import DataSetup
     from pfedlora_flwr.rng import sample_clients
 
     found = Comparison.load(
@@ -106,7 +106,7 @@ def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: P
     )
     cells = found.cells()
     experiments = [found.config(cell, cell.candidates[0], 1).experiment for cell in cells]
-    assert len({shared_partition(e, "")[1].fingerprint for e in experiments}) == 1
+    assert len({DataSetup(e).partition.fingerprint for e in experiments}) == 1
     assert (
         len({tuple(sample_clients(e.seed, 3, range(e.clients), e.sampled)) for e in experiments})
         == 1

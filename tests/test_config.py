@@ -11,7 +11,6 @@ import pytest
 
 from pfedlora_flwr import config
 from pfedlora_flwr.config import all_keys, find_key, from_flat, run_config
-from pfedlora_flwr.experiment import SECTIONS
 from scripts import methods
 from scripts.declare import OF_APP, ROOT, declared
 
@@ -105,7 +104,7 @@ def test_a_list_has_its_values_and_prints_as_it_was_given(
 
 
 def test_what_a_key_needs_is_a_key_and_a_value_it_can_have() -> None:
-    needs = {*SECTIONS.values(), *(k.needs for k in all_keys().values())} - {""}
+    needs = {k.needs for k in all_keys().values()} - {""}
     for name, equals, value in (need.partition("=") for need in needs):
         known = find_key(name)
         assert known.text(known.parse(value)) == value if equals else known

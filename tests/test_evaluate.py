@@ -15,7 +15,8 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.local import forget, shared_partition, site_settings
+from pfedlora_flwr.data.local import forget, site_settings
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.ops.evaluate import _labels
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
@@ -29,7 +30,8 @@ def test_every_clients_own_test_part_gives_the_figures_of_the_run(
 ) -> None:
     code, out, err = pfedlora("evaluate", str(trained_run.output), "--all-clients", "--json")
     assert (code, err) == (0, "")
-    dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment(), "")
+    setup = DataSetup(RunDirectory(trained_run.output).experiment())
+    dataset, partition = setup.dataset, setup.partition
     for found, (client, row) in zip(
         json.loads(out), trained_run.result["per_client"].items(), strict=True
     ):
@@ -130,7 +132,7 @@ def test_samples_that_were_trained_on_are_known_wherever_they_lie(
     for asked in (data, "csv:t.csv", "csv:link.csv", few):
         assert seen(asked)[0] is True, asked
     assert seen(other) == (False, "")
-    site = shared_partition(RunDirectory(tmp_path / "run").experiment(), "")[1]
+    site = DataSetup(RunDirectory(tmp_path / "run").experiment()).partition
     tested = [rows[i] for split in site.clients for i in split.test]
     assert seen(table("tested.csv", tested)) == (False, "")
     table("t.csv", ["-1,3,a", "-2,4,b", "-3,5,c"] * 20)
@@ -229,7 +231,7 @@ def test_data_that_is_not_what_the_client_had_is_refused(
 
 def test_the_rows_of_a_clients_test_part_are_told(trained_run: Done, pfedlora: Call) -> None:
     run = RunDirectory(trained_run.output)
-    partition = shared_partition(run.experiment(), "")[1]
+    partition = DataSetup(run.experiment()).partition
     code, out, _ = pfedlora("evaluate", str(run.path), "--all-clients", "--rows", "--json")
     assert code == 0
     for found, split in zip(json.loads(out), partition.clients, strict=True):

@@ -17,7 +17,7 @@ import pytest
 import safetensors
 import torch
 
-from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.ops import export as exporting
@@ -38,7 +38,8 @@ def trained(trained_run: Done) -> Trained:
 @pytest.fixture(scope="module")
 def images(trained_run: Done) -> np.ndarray:
     """The client's test images, uint8 [n, 32, 32, 3]."""
-    dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment(), "")
+    setup = DataSetup(RunDirectory(trained_run.output).experiment())
+    dataset, partition = setup.dataset, setup.partition
     return np.asarray(dataset.inputs[partition.clients[1].test])
 
 

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from pfedlora_flwr.data.images import read_image
-from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import Call, Done, run_locally
@@ -82,7 +82,8 @@ def series_run(tmp_path_factory: pytest.TempPathFactory) -> Done:
 
 def data_of(run: Done, client: int) -> tuple[np.ndarray, np.ndarray]:
     """The client's test part: inputs and labels."""
-    dataset, partition = shared_partition(RunDirectory(run.output).experiment(), "")
+    setup = DataSetup(RunDirectory(run.output).experiment())
+    dataset, partition = setup.dataset, setup.partition
     test = partition.clients[client].test
     return np.asarray(dataset.inputs[test]), np.asarray(dataset.labels[test])
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.images import read_image
-from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.ops.predict import Prediction, predict
 from pfedlora_flwr.ops.read_inputs import Place, read
@@ -33,7 +33,8 @@ CLIENT = 1
 def pictures(trained_run: Done, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Path, int]]:
     """The client's own test images as PNG files, with their labels."""
     folder = tmp_path_factory.mktemp("pictures")
-    dataset, partition = shared_partition(RunDirectory(trained_run.output).experiment(), "")
+    setup = DataSetup(RunDirectory(trained_run.output).experiment())
+    dataset, partition = setup.dataset, setup.partition
     found = []
     for i in partition.clients[CLIENT].test:
         Image.fromarray(np.asarray(dataset.inputs[i])).save(folder / f"{i}.png")

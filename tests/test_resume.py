@@ -16,8 +16,8 @@ from rich.console import Console
 from pfedlora_flwr import cli as command
 from pfedlora_flwr import config
 from pfedlora_flwr.commands.display import conclude
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.launch.execute import continued, execute
 from pfedlora_flwr.runs.checkpoint import Checkpoints
@@ -313,7 +313,7 @@ def test_a_folder_of_lora_may_be_named_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    saved = Experiment(train="lora", lora_init=f"folder:{tmp_path / 'lora'}")
+    saved = from_flat({"train": "lora", "lora.init": f"folder:{tmp_path / 'lora'}"})
     check_unchanged(saved, {"lora.init": "folder:lora"}, tmp_path)
     with pytest.raises(UserError, match=r"lora\.init: .*other"):
         check_unchanged(saved, {"lora.init": "folder:other"}, tmp_path)

@@ -244,9 +244,9 @@ def is_their_mean(output: Path, of: Sequence[int], **more: Any) -> bool:
     )
     weight = (
         sum(upload.samples for upload in plain.uploads.values())
-        / plain.experiment.secagg_max_samples
+        / plain.experiment.secagg.max_samples
     )
-    bound = (2 * plain.experiment.secagg_clip + largest) / LEVELS * len(of) / weight
+    bound = (2 * plain.experiment.secagg.clip + largest) / LEVELS * len(of) / weight
     found = state_of(output)
     assert list(found) == list(first)
     worst = max(float((found[n] - plain.state[n]).abs().max()) for n in found)

@@ -198,7 +198,7 @@ def joined(folders: Iterable[Path]) -> None:
         best = best_round(e, rounds)
         errors = [error for row in rounds if (error := row.get("aggregation_error")) is not None]
         sent = said["communication"]
-        lora = (e.lora_head, e.lora_alpha or "") if e.train == "lora" else ("", "")
+        lora = (e.lora.head, e.lora.alpha or "") if e.train == "lora" else ("", "")
         found.append(
             [
                 *(e.method, e.train, *lora, e.initial_models, e.lr, e.sharing, e.seed),

@@ -92,7 +92,7 @@ def joined(folder: Path) -> None:
         sent = found["communication"]
         row = [
             reads,
-            e.partition_samples_per_client,
+            e.partition.samples_per_client,
             e.sharing,
             e.method,
             " ".join(told),

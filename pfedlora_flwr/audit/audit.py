@@ -35,7 +35,7 @@ def audit(run: RunDirectory) -> Audit:
             "only the sum of the last round's uploads is audited: single ones were not kept"
             " (audit.uploads)",
         )
-    if e.dp_of_users and seen.source == "uploads":
+    if e.dp.of_users and seen.source == "uploads":
         notes.append("uploads are as the server kept them, without noise, which ε does not cover")
     if classes["layer"] is None:
         notes.append("no layer by class: nothing that is sent has a row a class")

@@ -60,9 +60,9 @@ def audit_dp(seen: Seen, notes: list[str]) -> DPAudit | None:
 
     notes: gets a line that says what is missing."""
     e = seen.experiment
-    if e.dp_of_records:
+    if e.dp.of_records:
         return _of_records(seen, notes)
-    return _of_users(seen, notes) if e.dp_of_users else None
+    return _of_users(seen, notes) if e.dp.of_users else None
 
 
 def lower_bound(thresholds: Floats, there: Floats, away: Floats, delta: float) -> float:
@@ -135,7 +135,6 @@ def _found(
 
 def _of_users(seen: Seen, notes: list[str]) -> DPAudit | None:
     e, method = seen.experiment, seen.method
-    assert e.dp_clip is not None
     if seen.source != "uploads":
         notes.append("canaries: uploads were not kept (audit.uploads), so no noise can be told")
         return None
@@ -150,10 +149,10 @@ def _of_users(seen: Seen, notes: list[str]) -> DPAudit | None:
         for name, tensor in after.items():
             start = _array(before[name])
             sent = np.sum([_array(upload[name]) - start for upload in uploads], 0)
-            noise = (e.sampled * (_array(tensor) - start) - sent) / e.dp_clip
+            noise = (e.sampled * (_array(tensor) - start) - sent) / e.dp.norm
             away.append(noise)
             rounding = np.abs(_array(tensor)) * torch.finfo(tensor.dtype).eps / 2
-            coarse = e.sampled * rounding > _FINE * z * e.dp_clip
+            coarse = e.sampled * rounding > _FINE * z * e.dp.norm
             row[name] = np.where(coarse, math.nan, noise / (z or math.nan))
         drawn.append(row)
     every = np.concatenate(away)
@@ -164,14 +163,13 @@ def _of_users(seen: Seen, notes: list[str]) -> DPAudit | None:
         budget.epsilon(1),
         (thresholds, every + 1, every),
         drawn if z else None,
-        e.dp_delta,
+        e.dp.delta,
     )
 
 
 def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
     e, method = seen.experiment, seen.method
     assert isinstance(method, PFedLoRA)
-    assert e.dp_clip is not None
     client = seen.clients(seen.numbers[-1])[0]
     n, epochs = len(seen.data(client).train), method.record_epochs(e)
     spent = Spent(seen.run.client_store(client).folder, e, client, n, epochs)
@@ -181,10 +179,10 @@ def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
     model, state = method.initial_model(client), seen.round(seen.numbers[0]).before
     assert isinstance(model, ClientModel)
     first = method.loaded(model, state).double()  # what is drawn is not rounded
-    noise, lr = Noise(spent.noise, e.dp_clip), method.adapter_rate(e)
+    noise, lr = Noise(spent.noise, e.dp.norm), method.adapter_rate(e)
     plain = e.replace(optimizer="sgd", momentum=0.0, weight_decay=0.0, clip_norm=0.0)
     start = method.sent(first)
-    unit = lr * e.dp_clip * parts_of(n, e.batch_size) / n  # by which a clipped record moves it
+    unit = lr * e.dp.norm * parts_of(n, e.batch_size) / n  # by which a clipped record moves it
 
     def moved(data: Samples) -> dict[str, Floats]:
         adapter = copy.deepcopy(first)
@@ -193,7 +191,7 @@ def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
         return {k: (_array(t) - _array(start[k])) / unit for k, t in method.sent(adapter).items()}
 
     nobody = Samples(torch.full((n, model.width), math.nan), torch.zeros(n, dtype=torch.int64))
-    canary, along = _canary(method, first, e.dp_clip)
+    canary, along = _canary(method, first, e.dp.norm)
     among = Samples(nobody.inputs.clone(), nobody.labels)
     among.inputs[0] = canary
 
@@ -208,7 +206,7 @@ def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
     drawn = [{name: x / size for name, x in row.items()} for row in alone] if size else None
     # noise is as large in every direction: each number is a trial
     trials = scores(min(_MOST, max(_LEAST, visits))), np.concatenate([*map(_joined, alone)])
-    return _found("record", spent.steps, epsilon, (chosen, *trials), drawn, e.dp_delta)
+    return _found("record", spent.steps, epsilon, (chosen, *trials), drawn, e.dp.delta)
 
 
 def _canary(method: PFedLoRA, adapter: Adapter, clip: float) -> tuple[Tensor, Floats]:

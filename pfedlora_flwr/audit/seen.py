@@ -13,10 +13,10 @@ import torch
 
 from pfedlora_flwr.audit.measure import Bools
 from pfedlora_flwr.audit.views import shared_part
-from pfedlora_flwr.data.local import OWN, LocalData, Site, task_of
+from pfedlora_flwr.config.setup import Setup
+from pfedlora_flwr.data.local import OWN, LocalData, Site
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
@@ -67,14 +67,14 @@ class Seen:
         self.experiment: Experiment = config.experiment
         self._data_path = config.execution.data_path
         self._check_data()
-        self.method = registry.make(self.experiment, task_of(self.experiment, self._data_path))
+        self.method = Setup.of(config).method
         state = run.latest()
         if state is None or not state.round:
             raise UserError(f"{run.path} has no round that is done: there is nothing to audit")
         self._state: ServerState = state
         # a later one's round was not finished
         kept = [n for n in run.uploads.rounds() if n <= state.round]
-        if self.experiment.dp_enabled:
+        if self.experiment.dp.enabled:
             # what follows a round has the state after it
             done = [row for row in run.rounds() if row["round"] <= state.round]
             merged = [row["round"] for row in done if row["admitted"]]
@@ -107,7 +107,7 @@ class Seen:
         before = uploads.state(number)
 
         def result() -> Tensors:
-            if self.experiment.dp_enabled:  # what uploads give without noise was never released
+            if self.experiment.dp.enabled:  # what uploads give without noise was never released
                 later = [n for n in self.numbers if n > number]
                 return uploads.state(later[0]) if later else self._state.tensors
             return self.method.aggregate(

@@ -13,17 +13,14 @@ from rich.text import Text
 
 from pfedlora_flwr.commands.console import plain
 from pfedlora_flwr.comparison import estimate
-from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.local import shared_partition, task_of
-from pfedlora_flwr.data.partition import Partition
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import some
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.files import check_writable
 from pfedlora_flwr.launch.checks import Start, check
 from pfedlora_flwr.launch.resources import Resources, resources
-from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.ops.progress_text import duration, megabytes
 from pfedlora_flwr.runs.ledger import payload_bytes
@@ -40,9 +37,10 @@ def dry_run(config: RunConfig, out: Console, *, engine: str = "flower") -> None:
     output = config.execution.output
     check(Start(config, engine), plain(out))
     check_writable(Path(output))
-    dataset, partition = shared_partition(config.experiment, config.execution.data_path)
-    out.print(_models(config))
-    out.print(_partition(config.experiment, dataset, partition))
+    setup = Setup.of(config)
+    dataset = setup.dataset
+    out.print(_models(setup.method))
+    out.print(_partition(setup))
     out.print(f"inputs: {dataset.kind.of(dataset.shape)}")
     if dataset.feature_names:
         out.print(f"features: {some(dataset.feature_names, _LISTED)}", soft_wrap=True)
@@ -57,11 +55,10 @@ def dry_run(config: RunConfig, out: Console, *, engine: str = "flower") -> None:
     out.print(f"it would run in {output}; nothing was started", soft_wrap=True)
 
 
-def _models(config: RunConfig) -> Table:
+def _models(method: Method) -> Table:
     """A line a client model, with all that a client of it keeps, and where a neck brings its
     representation to."""
-    e = config.experiment
-    method = registry.make(e, task_of(e, config.execution.data_path))
+    e = method.experiment
     table = Table(title=Text(f"{e.method}: what a client keeps"))
     for name in ("model", "clients", "representation", "parameters", "of them the model's"):
         table.add_column(name, justify="left" if name == "model" else "right")
@@ -80,9 +77,10 @@ def _models(config: RunConfig) -> Table:
     return table
 
 
-def _partition(e: Experiment, dataset: Dataset, partition: Partition) -> Table:
+def _partition(setup: Setup) -> Table:
     """Samples by client and class, at most 20 clients; above 20 classes only how many of them a
     client holds."""
+    e, dataset, partition = setup.experiment, setup.dataset, setup.partition
     wide = dataset.classes <= _LISTED
     # as markup, :100: is an emoji
     title = f"{e.dataset}: samples (training, validation and test) by client and class"
@@ -104,8 +102,7 @@ def _partition(e: Experiment, dataset: Dataset, partition: Partition) -> Table:
 
 
 def _costs(config: RunConfig, held: Resources) -> list[str]:
-    e = config.experiment
-    method = registry.make(e, task_of(e, config.execution.data_path))
+    e, method = config.experiment, Setup.of(config).method
     state = first_state(e, method)
     up = method.largest_upload(state)
     down = max(
@@ -120,11 +117,11 @@ def _costs(config: RunConfig, held: Resources) -> list[str]:
     seconds = estimate.Speed(held.at_once).seconds(config)
     free = "" if held.nodes else f", of {psutil.virtual_memory().available / 1e9:.1f} GB free here"
     held_out = [
-        f"held out: clients {some([str(k) for k in e.held_out], _LISTED)}, adapted in"
-        f" {e.held_out_rounds} visits with {e.held_out_samples} samples; not in the estimates"
+        f"held out: clients {some([str(k) for k in e.held_out_clients], _LISTED)}, adapted in"
+        f" {e.held_out.rounds} visits with {e.held_out.samples} samples; not in the estimates"
     ]
     return [
-        *(held_out if e.clients_held_out else []),
+        *(held_out if e.held_out.clients else []),
         (
             f"a round: {e.sampled} of {e.trained_clients} clients, at most"
             f" {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down"

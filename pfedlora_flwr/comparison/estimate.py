@@ -6,12 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.local import task_of
-from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods import registry as methods
 from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.registry import of_client
@@ -33,10 +30,10 @@ _KEPT_WHILE_RUNNING = 3
 def work(config: RunConfig) -> float:
     """The operations of a run of plain local training: every method's are of this size. A frozen
     encoder's outputs are kept, so every sample passes it once."""
-    e, path = config.experiment, config.execution.data_path
-    held = 0.8 * datasets.count_samples(e.dataset, Reading.of(e, path)) / e.clients
-    samples = min(held, e.partition_samples_per_client or held)
-    forward, visits = sample_flops(e, task_of(e, path)), e.rounds * e.sampled
+    e, setup = config.experiment, Setup.of(config)
+    held = 0.8 * datasets.count_samples(e.dataset, setup.reading) / e.clients
+    samples = min(held, e.partition.samples_per_client or held)
+    forward, visits = sample_flops(e, setup.task), e.rounds * e.sampled
     if {*e.train} == {"head"} and not e.augment:
         return e.clients * (samples + held / 4) * forward + visits * _VISIT
     return visits * (samples * e.local_epochs * 3 * forward + _VISIT)
@@ -70,7 +67,7 @@ class Speed:
 
 def model_bytes(config: RunConfig) -> int:
     """Disk for one version of all clients' models."""
-    return _model_bytes(config.experiment.replace(seed=0), config.execution.data_path)
+    return _model_bytes(_seedless(config))
 
 
 def state_bytes(config: RunConfig) -> int:
@@ -78,7 +75,7 @@ def state_bytes(config: RunConfig) -> int:
     clients that have one each."""
     if not config.experiment.state_per_client:
         return 0
-    return _state_bytes(config.experiment.replace(seed=0), config.execution.data_path)
+    return _state_bytes(_seedless(config))
 
 
 def upload_bytes(config: RunConfig) -> int:
@@ -86,8 +83,7 @@ def upload_bytes(config: RunConfig) -> int:
     began with."""
     if not config.execution.audit_uploads:
         return 0
-    e = config.experiment
-    method = methods.make(e, task_of(e, config.execution.data_path))
+    e, method = config.experiment, Setup.of(config).method
     return (
         e.rounds
         * (e.sampled + 1)
@@ -106,18 +102,21 @@ def disk(runs: Iterable[RunConfig], *, kept: bool = True) -> int:
     )
 
 
-@lru_cache(maxsize=256)
-def _model_bytes(e: Experiment, data_path: str) -> int:
-    method = methods.make(e, task_of(e, data_path))
-    sizes = []
-    for k in range(len(method.model_names)):
-        sizes.append(payload_bytes(kept(method.private_init(k, 0))))
-    return sum(of_client(k, sizes) for k in range(e.clients))
+def _seedless(config: RunConfig) -> Setup:
+    """Of runs that differ in their seed alone, the same."""
+    return Setup(config.experiment.replace(seed=0), config.execution.data_path)
 
 
 @lru_cache(maxsize=256)
-def _state_bytes(e: Experiment, data_path: str) -> int:
-    method = methods.make(e, task_of(e, data_path))
+def _model_bytes(setup: Setup) -> int:
+    method = setup.method
+    sizes = [payload_bytes(kept(method.private_init(k, 0))) for k in range(len(method.model_names))]
+    return sum(of_client(k, sizes) for k in range(setup.experiment.clients))
+
+
+@lru_cache(maxsize=256)
+def _state_bytes(setup: Setup) -> int:
+    e, method = setup.experiment, setup.method
     first = method.state_init(derive(e.seed, "state"))
     grown = 0 if method.averages else method.largest_upload(first)  # a table begins empty
     return e.clients * (payload_bytes(first) + grown)

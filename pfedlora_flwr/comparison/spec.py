@@ -17,19 +17,21 @@ from typing import Any, TypeVar
 from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan, choices
 from pfedlora_flwr.config import (
     all_keys,
+    completed,
     find_key,
     flatten,
     located,
+    parse,
     parse_overrides,
     read_mapping,
     run_config,
 )
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.server_state import is_standalone
 from pfedlora_flwr.keys import Scalar
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.registry import POOLED
 
 T = TypeVar("T")
@@ -170,7 +172,7 @@ class Comparison:
         """The cell, without candidates if it is Standalone by construction. What this depends on is
         the same for all its candidates and seeds."""
         config = self.config(cell, cell.candidates[0], self.tuning_seed)
-        if not is_standalone(config.experiment, config.execution.data_path):
+        if not is_standalone(Setup.of(config)):
             return cell
         mine, alone = (choices(self._tuned(name)) for name in (cell.method, "standalone"))
         if "standalone" in self.methods and mine != alone:
@@ -199,11 +201,11 @@ class Comparison:
         folders = [slug(scenario), slug({method: ""} | tuned)]
         seeds = dict.fromkeys((self.tuning_seed, *self.seeds))
         given = self.base | scenario | tuned
-        usual = {"rounds": Experiment.rounds} | dict(registry.find(method).default_keys(given))
+        keys = completed(parse(given | {"method": method}))
         return Candidate(
             tuned,
             {seed: "/".join(filter(None, [*folders, f"seed-{seed}"])) for seed in seeds},
-            int((usual | given)["rounds"]),
+            Experiment.of(keys).rounds,
         )
 
 

@@ -4,6 +4,7 @@ from pfedlora_flwr.config.checks import check, check_way, unused
 from pfedlora_flwr.config.files import find_conf, flatten, read_mapping, read_run
 from pfedlora_flwr.config.reading import (
     all_keys,
+    completed,
     find_key,
     from_flat,
     load,
@@ -18,6 +19,7 @@ __all__ = [
     "all_keys",
     "check",
     "check_way",
+    "completed",
     "find_conf",
     "find_key",
     "flatten",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable
 
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
-from pfedlora_flwr.experiment import SECTIONS, Experiment, option_keys
+from pfedlora_flwr.experiment import Experiment, option_keys
 from pfedlora_flwr.keys import said, unmet
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -25,7 +24,9 @@ _MOST_MASKED = 1023
 
 
 def check(config: RunConfig, method: type[Method]) -> None:
-    """Raises UserError for the first of CHECKS that fails."""
+    """Raises UserError for the first section, or of CHECKS, that fails."""
+    for section in config.experiment.sections():
+        section.check()
     for one in CHECKS:
         one(config, method)
 
@@ -97,33 +98,27 @@ def _left(config: RunConfig, method: type[Method]) -> None:
 
 def _held_out(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if len({*e.held_out_samples}) < len(e.held_out_samples):
-        raise UserError(f"held-out.samples is {e.held_out_samples!r}; allowed: each number once")
-    if not e.clients_held_out:
+    if not e.held_out.clients:
         return
-    if e.clients_held_out >= e.clients:
+    if e.held_out.clients >= e.clients:
         raise UserError(
-            f"clients-held-out is {e.clients_held_out}; allowed: at most {e.clients - 1}, one fewer"
+            f"clients-held-out is {e.held_out.clients}; allowed: at most {e.clients - 1}, one fewer"
             " than clients"
         )
     if e.state_per_client:
         raise UserError(
-            f"clients-held-out is {e.clients_held_out} and sharing is none, where no state is"
+            f"clients-held-out is {e.held_out.clients} and sharing is none, where no state is"
             " shared; allowed with it: mean, start"
         )
-    if e.secagg_enabled:
+    if e.secagg.enabled:
         raise UserError(
-            f"clients-held-out is {e.clients_held_out} and secagg.enabled, too: what a client tells"
+            f"clients-held-out is {e.held_out.clients} and secagg.enabled, too: what a client tells"
             " of its adaptation would show its number of samples; use `pfedlora adapt`"
         )
 
 
 def _trained(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if " (" in e.lora_init or ", " in e.lora_init:
-        raise UserError(
-            f"lora.init is {e.lora_init!r}; allowed: a folder whose path has neither ' (' nor ', '"
-        )
     if e.representation == "pretrained-logits" and {"all", "lora"} & {*e.train}:
         raise UserError(
             f"train is {e.train!r}; allowed with representation=pretrained-logits: head, for the"
@@ -138,14 +133,7 @@ def _trained(config: RunConfig, method: type[Method]) -> None:
 
 def _inputs(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if e.data_sep == e.data_decimal:
-        raise UserError("data.decimal is comma, and data.sep, too: a CSV needs two marks")
-    names = e.data_class_names or ()
-    if len(set(names)) < len(names) or len(names) == 1:
-        raise UserError(
-            f"data.class-names is {e.data_class_names!r}; allowed: auto, or at least two names,"
-            " each once"
-        )
+    names = e.data.class_names or ()
     if names and e.classes not in (None, len(names)):
         raise UserError(
             f"classes is {e.classes}; allowed: auto, or {len(names)}, the number of"
@@ -164,8 +152,8 @@ def _control(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     wanted_by = {
         "audit.uploads": config.execution.audit_uploads,
-        "secagg.enabled": e.secagg_enabled,
-        "dp": e.dp_of_users,
+        "secagg.enabled": e.secagg.enabled,
+        "dp": e.dp.of_users,
         f"aggregation={e.aggregation}": e.aggregation != "mean",
         "max-weight": e.max_weight > 0,
     }
@@ -175,12 +163,12 @@ def _control(config: RunConfig, method: type[Method]) -> None:
 
 def _aggregation(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if e.max_weight and e.hides_clients and not e.dp_of_records:
+    if e.max_weight and e.hides_clients and not e.dp.of_records:
         raise UserError(
             f"max-weight is {e.max_weight:g}; allowed with {e.hides_clients}: 0, for "
             + (
                 "the server sees no single claim; secagg.max-samples bounds them"
-                if e.secagg_enabled
+                if e.secagg.enabled
                 else "every update weighs the same"
             )
         )
@@ -210,7 +198,7 @@ def _aggregation(config: RunConfig, method: type[Method]) -> None:
 
 
 def _kept_uploads(config: RunConfig, method: type[Method]) -> None:
-    if config.execution.audit_uploads and config.experiment.secagg_enabled:
+    if config.execution.audit_uploads and config.experiment.secagg.enabled:
         raise UserError(
             "audit.uploads is true and secagg.enabled, too: under masks no upload can be kept;"
             " audit such a run from its sum"
@@ -223,7 +211,7 @@ def _averaging() -> str:
 
 def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
     e, shares = config.experiment, config.execution.secagg_shares
-    if not e.secagg_enabled:
+    if not e.secagg.enabled:
         return
     if not method.averages:
         raise UserError(
@@ -233,10 +221,6 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
     if not 3 <= e.sampled <= _MOST_MASKED:
         told = f"clients × participation gives {e.sampled}"
         raise UserError(f"secagg.enabled needs 3 to {_MOST_MASKED} sampled clients, {told}")
-    if math.frexp(e.secagg_clip)[0] != 0.5:
-        raise UserError(
-            f"secagg.clip is {e.secagg_clip:g}; allowed: a power of two, such as 0.5, 1 or 2"
-        )
     if shares is not None and shares % 2 == 0:
         raise UserError(f"secagg.shares is {shares}; allowed: auto, or an odd integer ≥ 5")
     if shares is not None and shares > e.sampled:
@@ -247,35 +231,27 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
 
 def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if not e.dp_enabled:
-        return
-    if e.dp_clip is None:
-        what = "an update" if e.dp_of_users else "a record's gradient"
-        raise UserError(f"dp.clip is not set: give the L2 norm that {what} is clipped to")
-    if (e.dp_noise is None) == (e.dp_epsilon is None):
-        both = "neither is" if e.dp_noise is None else "both are"
-        raise UserError(f"dp needs one of dp.noise and dp.epsilon, and {both} set")
-    if e.dp_of_records:
+    if not e.dp.of_users:
         return
     if not method.averages:
         raise UserError(
             f"method {e.method} does not take a mean of uploads; dp needs one that does:"
             f" {_averaging()}"
         )
-    if e.dp_delta * e.clients >= 1:
+    if e.dp.delta * e.clients >= 1:
         raise UserError(
-            f"dp.delta is {e.dp_delta:g}; allowed: below 1/clients, which is {1 / e.clients:g}"
+            f"dp.delta is {e.dp.delta:g}; allowed: below 1/clients, which is {1 / e.clients:g}"
         )
-    if e.secagg_enabled and e.dp_clip > e.secagg_clip:
+    if e.secagg.enabled and e.dp.norm > e.secagg.clip:
         raise UserError(
-            f"dp.clip is {e.dp_clip:g}; allowed with secagg.enabled: at most secagg.clip, which is"
-            f" {e.secagg_clip:g}"
+            f"dp.clip is {e.dp.norm:g}; allowed with secagg.enabled: at most secagg.clip, which is"
+            f" {e.secagg.clip:g}"
         )
 
 
 def _privacy_of_records(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if not e.dp_of_records:
+    if not e.dp.of_records:
         return
     # one that inherits it may send more
     if "record_epochs" not in vars(method):
@@ -290,13 +266,13 @@ def _privacy_of_records(config: RunConfig, method: type[Method]) -> None:
         ),
         "neck": (e.neck == "auto", "auto, because a neck is trained"),
         "normalise": (
-            e.normalise == "model" or e.data_text_column is not None,
+            e.normalise == "model" or e.data.text_column is not None,
             "model, because the mean and deviation of the federation's data are functions of every"
             " record",
         ),
         "augment": (not e.augment, "false"),
         "secagg.enabled": (
-            not e.secagg_enabled,
+            not e.secagg.enabled,
             "false, because a round that is repeated has fresh noise, and a client masks one update"
             " a round",
         ),
@@ -353,9 +329,9 @@ def _unused(name: str, config: RunConfig) -> str:
     method = registry.find(e.method)
     if name == "lora.head" and not method.shares_lora:
         return f"method {e.method} does not exchange LoRA"
-    for need in filter(None, (own[name][0].needs, SECTIONS.get(name.partition(".")[0]))):
-        if need != name and (why := unmet(need, own)):
-            return why
+    need = own[name][0].needs
+    if need not in ("", name) and (why := unmet(need, own)):
+        return why
     if name == "data-path" and config.execution.data_path and not datasets.takes_path(e.dataset):
         return f"dataset {e.dataset!r} takes no files from there"
     if name.startswith("data.") and name not in datasets.find(e.dataset).columns:
@@ -373,17 +349,17 @@ def _unused(name: str, config: RunConfig) -> str:
         return "optimizer is adamw, whose own is 0.9"
     if name == "audit.uploads" and e.method == "standalone":
         return "method standalone sends nothing"
-    if name.startswith("dp.") and not e.dp_enabled:
+    if name.startswith("dp.") and not e.dp.enabled:
         return "none of dp.clip, dp.noise and dp.epsilon is set"
     if name == "dp.trained-down" and not _consents(e):
         return "noise is on no two matrices of an adapter here"
-    if name == "evaluate-initial" and e.evaluate_initial and e.secagg_enabled:
+    if name == "evaluate-initial" and e.evaluate_initial and e.secagg.enabled:
         return "under masks clients are evaluated at visits alone"
-    if name == "secagg.max-samples" and e.dp_enabled:
+    if name == "secagg.max-samples" and e.dp.enabled:
         return "with dp every update weighs the same"
-    if name in ("clip-norm-factor", "max-samples") and e.dp_of_users:
+    if name in ("clip-norm-factor", "max-samples") and e.dp.of_users:
         return "with dp all updates are clipped and weigh the same"
-    if name in ("clip-norm-factor", "max-samples") and e.secagg_enabled:
+    if name in ("clip-norm-factor", "max-samples") and e.secagg.enabled:
         return "with secagg.enabled the server sees no single update"
     return ""
 
@@ -391,7 +367,7 @@ def _unused(name: str, config: RunConfig) -> str:
 def _consents(e: Experiment) -> bool:
     """Whether the method would be refused without `dp.trained-down`."""
     try:
-        registry.find(e.method).check_experiment(e.replace(dp_trained_down=False))
+        registry.find(e.method).check_experiment(e.replace(**{"dp.trained_down": False}))
     except UserError:
         return True
     return False

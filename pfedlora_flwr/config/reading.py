@@ -16,7 +16,7 @@ from pfedlora_flwr.config.files import read_run, scalar
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.datasets import count_classes
 from pfedlora_flwr.data.partition import KINDS
-from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError, meant, permissions
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment, option_keys
@@ -56,12 +56,11 @@ def run_config(flat: Mapping[str, object]) -> RunConfig:
 
     Options of other methods than its own are checked and left out: one file may serve several
     methods."""
-    parsed = parse(flat)
-    method = registry.find(Experiment.of(parsed).method)
-    parsed = {**method.default_keys(parsed), **parsed}
+    parsed = completed(parse(flat))
     e, x = Experiment.of(parsed), Execution.of(parsed)
     if flat.get(_PER_CLIENT) == AUTO:
-        e = e.replace(partition_classes_per_client=_even(e, x))
+        e = e.replace(**{"partition.classes_per_client": _even(e, x)})
+    method = registry.find(e.method)
     own = option_keys(e.method, method.Options)
     given = {k.attribute: parsed[name] for name, k in own.items() if name in parsed}
     if ":" in e.method:
@@ -77,9 +76,9 @@ def run_config(flat: Mapping[str, object]) -> RunConfig:
 def _even(e: Experiment, x: Execution) -> int:
     """`partition.classes-per-client` where it is auto: 2, or the smallest larger number that gives
     each class the same number of clients."""
-    if e.partition_kind != "pathological":
-        return e.partition_classes_per_client
-    classes = e.classes or count_classes(e.dataset, Reading.of(e, x.data_path))
+    if e.partition.kind != "pathological":
+        return e.partition.classes_per_client
+    classes = e.classes or count_classes(e.dataset, DataSetup(e, x.data_path).reading)
     return next((k for k in range(2, classes) if e.clients * k % classes == 0), classes)
 
 
@@ -98,6 +97,13 @@ def parse(flat: Mapping[str, object]) -> dict[str, Any]:
         for name, value in flat.items()
         if (name, value) != (_PER_CLIENT, AUTO)
     }
+
+
+def completed(parsed: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of keys, by name, with those that their method has for others. Raises UserError
+    for an unknown method."""
+    method = registry.find(Experiment.of(parsed).method)
+    return {**method.default_keys(parsed), **parsed}
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> RunConfig:

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from pfedlora_flwr.data import datasets, registry
 from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.normalisation import Constants, of_parts
-from pfedlora_flwr.data.partition import Indices, Partition, Split, make_partition, split_of
+from pfedlora_flwr.data.normalisation import Constants
+from pfedlora_flwr.data.partition import Indices, Partition, Split, split_of
 from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.data.setup import CACHES, DataSetup, constants_of, known_by
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.data.tokens import tokens
 from pfedlora_flwr.errors import UserError, permissions
@@ -33,7 +34,7 @@ from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import numpy_generator
 from pfedlora_flwr.training.device import memory_share
-from pfedlora_flwr.training.kinds import IMAGES, TEXT, read_shape
+from pfedlora_flwr.training.kinds import IMAGES, TEXT
 from pfedlora_flwr.training.loop import Samples
 
 logger = logging.getLogger(__name__)
@@ -54,64 +55,6 @@ class LocalData:
     train: Samples
     validation: Samples
     test: Samples
-
-
-def shared_dataset(experiment: Experiment, data_path: str) -> Dataset:
-    """The dataset, with files in `data_path`. Raises UserError where keys say of its inputs what
-    they are not."""
-    e = experiment
-    dataset = datasets.load(e.dataset, Reading.of(e, data_path))
-    if e.image_size and dataset.kind != IMAGES:
-        raise UserError(
-            f"image-size is {e.image_size}; allowed: auto, for {e.dataset} holds {dataset.kind}"
-        )
-    kind, shape = dataset.kind, dataset.shape
-    if e.input_shape and read_shape(e.input_shape) != (kind, shape):
-        raise UserError(
-            f"input-shape is {e.input_shape}; allowed: auto, or {kind.write(shape)}, which dataset"
-            f" {e.dataset!r} has"
-        )
-    return dataset
-
-
-@lru_cache(maxsize=2)
-def shared_partition(experiment: Experiment, data_path: str) -> tuple[Dataset, Partition]:
-    """The same, and everyone's split, made once a process. Raises UserError also for a partition
-    that this dataset cannot have."""
-    dataset = shared_dataset(experiment, data_path)
-    return dataset, make_partition(experiment, dataset)
-
-
-def shared_data(experiment: Experiment, data_path: str) -> str:
-    """What `Site.data` is wherever this dataset is the same. Raises UserError."""
-    dataset, partition = shared_partition(experiment, data_path)
-    return _known_by(partition.fingerprint, dataset)
-
-
-def _known_by(fingerprint: str, dataset: Dataset) -> str:
-    told = f"{fingerprint}{dataset.class_names}"
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
-
-
-@lru_cache(maxsize=2)
-def shared_constants(experiment: Experiment, data_path: str) -> Constants:
-    """Mean and standard deviation by which everyone's inputs are normalised: the dataset's, or
-    those of the training parts of all clients that can be sampled."""
-    dataset, partition = shared_partition(experiment, data_path)
-    return _constants(dataset, partition.clients[: experiment.trained_clients])
-
-
-def task_of(experiment: Experiment, data_path: str) -> Task:
-    """What the models take and give: as `classes`, or the number of `data.class-names`, and
-    `input-shape` say, or the dataset, by its name where that tells."""
-    e, how = experiment, Reading.of(experiment, data_path)
-    datasets.check_allowed(e.dataset, how)  # also where nothing of it is looked at
-    named = len(e.data_class_names or ())
-    classes = e.classes or named or datasets.count_classes(e.dataset, how)
-    kind, shape = (
-        read_shape(e.input_shape) if e.input_shape else datasets.kind_and_shape(e.dataset, how)
-    )
-    return Task(classes, shape, kind)
 
 
 def site_settings(node_config: Mapping[str, Any]) -> dict[str, str]:
@@ -167,8 +110,8 @@ class Site:
     def find(cls, experiment: Experiment, client: int, node_config: Mapping[str, Any]) -> Site:
         """The site of `client`. A node's own `dataset` comes before the Experiment's, and
         `data-path` says where its files are. Raises UserError."""
-        data_path = str(node_config.get("data-path", ""))
-        task = task_of(experiment, data_path)
+        setup = DataSetup(experiment, str(node_config.get("data-path", "")))
+        task = setup.task
         names = models.models_of(experiment, task)
         model = models.of_client(client, names)
         if not permissions.own_machine():
@@ -178,13 +121,13 @@ class Site:
         if "dataset" in node_config:  # the node's own data: all of it is this client's
             dataset, split, constants = _own(
                 str(node_config["dataset"]),
-                reading_for(task, experiment, data_path),
+                reading_for(task, setup),
                 experiment,
                 client,
             )
             fingerprint = OWN
         else:
-            dataset, partition = shared_partition(experiment, data_path)
+            dataset, partition = setup.dataset, setup.partition
             if client >= len(partition.clients):
                 raise UserError(
                     f"partition-id is {client}; allowed: 0 to {len(partition.clients) - 1}"
@@ -192,7 +135,7 @@ class Site:
             split, fingerprint, constants = (
                 partition.clients[client],
                 partition.fingerprint,
-                shared_constants(experiment, data_path),
+                setup.constants,
             )
         if dataset.classes > task.classes:
             told = more_classes(dataset.classes, task.classes)
@@ -210,7 +153,7 @@ class Site:
     def data(self) -> str:
         """What must be the same in every process of a run: a hash of the partition's fingerprint
         and of the classes' order; empty for data that is no part of a partition."""
-        return "" if self.fingerprint == OWN else _known_by(self.fingerprint, self.dataset)
+        return "" if self.fingerprint == OWN else known_by(self.fingerprint, self.dataset)
 
     def check_data(self, expected: str) -> None:
         """Raises UserError if that is not what the run's other processes have."""
@@ -239,10 +182,10 @@ class Site:
             )
         )
 
-    def pooled(self, e: Experiment, data_path: str, round: int, device: torch.device) -> Samples:
+    def pooled(self, setup: DataSetup, round: int, device: torch.device) -> Samples:
         """Of the training parts of all clients as many rows as a round's clients have together on
         average, drawn anew for each round."""
-        clients = shared_partition(e, data_path)[1].clients[: e.trained_clients]
+        e, clients = setup.experiment, setup.trained
         rows = np.concatenate([split.train for split in clients])
         count = max(1, len(rows) * e.sampled_in(round) // len(clients))
         drawn = numpy_generator(e.seed, "pooled", round=round).permutation(len(rows))[:count]
@@ -280,10 +223,10 @@ def models_own(e: Experiment, task: Task, client: int) -> Constants | None:
     return ((fmean(made.mean),), (fmean(made.std),)) if grey else (made.mean, made.std)
 
 
-def reading_for(task: Task, e: Experiment, data_path: str) -> Reading:
+def reading_for(task: Task, setup: DataSetup) -> Reading:
     """How data from elsewhere is read for the federation's models: images are brought to what these
     take."""
-    how = Reading.of(e, data_path)
+    how = setup.reading
     return (
         replace(how, size=(task.shape[1], task.shape[2]), grey=task.shape[0] == 1)
         if task.kind == IMAGES
@@ -293,7 +236,7 @@ def reading_for(task: Task, e: Experiment, data_path: str) -> Reading:
 
 def forget() -> None:
     """What was read of files is read anew: they may have changed."""
-    for kept in (datasets.load, shared_partition, shared_constants, _own):
+    for kept in (*CACHES, _own):
         kept.cache_clear()
 
 
@@ -308,15 +251,7 @@ def _own(name: str, how: Reading, e: Experiment, client: int) -> tuple[Dataset, 
         )
     for told in remarks(dataset, Partition((split,))):
         logger.warning("%s: %s", registry.without_path(name), told)
-    return dataset, split, _constants(dataset, (split,))
-
-
-def _constants(dataset: Dataset, splits: tuple[Split, ...]) -> Constants:
-    if dataset.kind == TEXT:
-        return (), ()
-    if dataset.mean is not None and dataset.std is not None:
-        return dataset.mean, dataset.std
-    return of_parts(dataset.inputs, (split.train for split in splits))
+    return dataset, split, constants_of(dataset, (split,))
 
 
 _RESIDENT: dict[tuple[int, torch.device], tuple[Any, Tensor]] = {}

@@ -66,12 +66,12 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
         raise UserError(
             f"{e.dataset} has {len(labels)} {dataset.kind.unit}; a client needs {SMALLEST}"
         )
-    if e.partition_kind == NATURAL:
+    if e.partition.kind == NATURAL:
         return _natural(e, dataset, labels)
     if e.clients * SMALLEST > len(labels):
         has = f"{e.dataset} has {len(labels)} {dataset.kind.unit}, {SMALLEST} for each client"
         raise UserError(f"clients is {e.clients}; {has}: allowed ≤ {len(labels) // SMALLEST}")
-    owned = DRAWN[e.partition_kind](e, labels, dataset.classes)
+    owned = DRAWN[e.partition.kind](e, labels, dataset.classes)
     smallest = min(range(e.clients), key=lambda k: len(owned[k]))
     if len(owned[smallest]) < SMALLEST:
         raise UserError(
@@ -89,7 +89,7 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
             f"partition.kind is {NATURAL}, and {e.dataset} has no owners of samples: {_WHERE}"
         )
     names, owner, counts = np.unique(dataset.owners, return_inverse=True, return_counts=True)
-    enough = np.flatnonzero(counts >= e.partition_min_samples)
+    enough = np.flatnonzero(counts >= e.partition.min_samples)
     if len(enough) != e.clients:
         left_out = (
             f" ({len(names) - len(enough)} have fewer and are left out)"
@@ -97,7 +97,7 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
             else ""
         )
         have = (
-            f"{e.dataset} has {len(enough)} owners of at least {e.partition_min_samples}"
+            f"{e.dataset} has {len(enough)} owners of at least {e.partition.min_samples}"
             f" samples{left_out}"
         )
         raise UserError(
@@ -120,7 +120,7 @@ def pathological(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
 
     Shares are U(0.4, 0.6) normalised. Clients in order choose their classes, each uniformly among
     those with the most unclaimed shares."""
-    clients, per_client = e.clients, e.partition_classes_per_client
+    clients, per_client = e.clients, e.partition.classes_per_client
     if per_client > classes:
         raise UserError(
             f"partition.classes-per-client is {per_client}; allowed: 1 to {classes}, the classes of"
@@ -157,7 +157,7 @@ def pathological(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
 def dirichlet(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
     """Each class is divided among the clients by proportions from Dir(α); drawn again until every
     client has enough."""
-    clients, alpha = e.clients, e.partition_alpha
+    clients, alpha = e.clients, e.partition.alpha
     rng = numpy_generator(e.seed, "partition/dirichlet")
     held = [np.flatnonzero(labels == c) for c in range(classes)]
     for _ in range(1000):
@@ -195,7 +195,7 @@ KINDS = (*DRAWN, NATURAL)
 def split_of(e: Experiment, labels: Indices, own: Indices, client: int) -> Split:
     """A client's samples `own` in three parts, of the training part what it may have."""
     split = split_8_1_1(labels, own, e.seed, client)
-    most = e.partition_samples_per_client
+    most = e.partition.samples_per_client
     return (
         replace(split, train=few(labels, split.train, most, e.seed, client))
         if most is not None and most < len(split.train)

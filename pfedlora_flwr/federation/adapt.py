@@ -91,9 +91,9 @@ def held_out_rows(
     after: the round whose state is received."""
     e = method.experiment
     received = {name: tensor.to(device) for name, tensor in received.items()}
-    for asked in e.held_out_samples:
+    for asked in e.held_out.samples:
         data = site_with(site, asked, e.seed, client).load(device)
-        adapted = adapt(method, received, data, client, e.held_out_rounds)
+        adapted = adapt(method, received, data, client, e.held_out.rounds)
         yield row_of(method, adapted, data, client, after, asked)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site, site_settings, without_own_folders
 from pfedlora_flwr.errors import UserError, brief, for_users, permissions, told, with_traceback
@@ -68,6 +69,7 @@ class PersonalisedClient(NumPyClient):
         self.experiment = experiment
         self.node_config = node_config
         self.where = ({"data-path": data_path} if data_path else {}) | dict(node_config)
+        self.setup = Setup(experiment, str(self.where.get("data-path", "")))
         self.device = find_device(experiment.device)
         self.ledger = ledger_of(node_config)
 
@@ -86,7 +88,7 @@ class PersonalisedClient(NumPyClient):
         try:
             upload, report = self._visit(self._instruction(config), parameters)
             metrics, e = report.to_metrics(), self.experiment
-            if e.hides_clients and not e.secagg_enabled:  # the guard withholds what it has summed
+            if e.hides_clients and not e.secagg.enabled:  # the guard withholds what it has summed
                 clear = in_the_clear(e, scores_told=True)
                 metrics = {name: value for name, value in metrics.items() if name in clear}
             return wire.to_arrays(upload.tensors), upload.samples, metrics
@@ -110,7 +112,7 @@ class PersonalisedClient(NumPyClient):
         """data: what the dataset is known by in the run's other processes, if that is known."""
         part = number_in(self.node_config, "partition-id")
         own = "dataset" in self.node_config
-        if self.node_config.keys() - _SIMULATED and self.experiment.method == registry.POOLED:
+        if self.experiment.method == registry.POOLED and not self._simulated:
             raise UserError(
                 f"method {self.experiment.method} trains on all clients' rows, and a site's do not"
                 " leave it: it is a reference for simulations alone"
@@ -143,7 +145,7 @@ class PersonalisedClient(NumPyClient):
         """What the weights are known by in which LoRA is exchanged, or else the tokeniser where all
         clients have one model; it must be one everywhere. Raises UserError where LoRA would train
         nothing."""
-        method = registry.make(self.experiment, site.task)
+        method = self.setup.method
         check_lora(site.model, site.task)
         if method.shares_lora:
             return base_of(method.client_model(0))
@@ -164,13 +166,11 @@ class PersonalisedClient(NumPyClient):
 
     def _visit(self, told: Instruction, parameters: Arrays) -> tuple[Upload, Report]:
         clock = Clock()
-        if self.ledger and not self.experiment.dp_of_records:  # what those cost depends on data
+        if self.ledger and not self.experiment.dp.of_records:  # what those cost depends on data
             self.ledger.spend(told.token, terms_of(self.experiment, None))
         data, method, own_data = self._load(told.client)
         if isinstance(method, Pooled) and method.trains(told.client, told.round):
-            path = str(self.where.get("data-path", ""))
-            site = self._site(told.client)
-            train = site.pooled(self.experiment, path, told.round, self.device)
+            train = self._site(told.client).pooled(self.setup, told.round, self.device)
             data = replace(data, train=train)
         model, lost = self._model(method, told, own_data)
         received = {
@@ -235,7 +235,7 @@ class PersonalisedClient(NumPyClient):
     def _spent(self, method: Method, told: Instruction, samples: int) -> Spent | None:
         """The client's account, where its records are to be private."""
         e = self.experiment
-        if not e.dp_of_records:
+        if not e.dp.of_records:
             return None
         folder = self._store(told).folder
         if number_in(self.node_config, "partition-id") is None:
@@ -260,7 +260,7 @@ class PersonalisedClient(NumPyClient):
     def _keep_rows(self, told: Instruction) -> Callable[[Tensor], None] | None:
         """What keeps which test rows the model has right: in a simulation without masks alone."""
         run = self._simulation(told.run, messages.folder_name(told.token))
-        if run is None or self.experiment.secagg_enabled:
+        if run is None or self.experiment.secagg.enabled:
             return None
         file, site = run.right_rows(told.client), self._site(told.client)
         test = site.split.test
@@ -270,12 +270,12 @@ class PersonalisedClient(NumPyClient):
     def _check_held_out(self, client: int) -> None:
         """Raises UserError for a client of the training: an adaptation tells its samples."""
         e = self.experiment
-        if e.secagg_enabled or client not in e.held_out:
+        if e.secagg.enabled or client not in e.held_out_clients:
             raise UserError(f"the server asks to adapt client {client}, which is not held out here")
 
     def _adapt(self, told: Instruction, parameters: Arrays) -> tuple[float, int, Config]:
         site = self._site(told.client)
-        method = registry.make(self.experiment, site.task)
+        method = replace(self.setup).method
         received = wire.to_tensors(told.names, parameters)
         rows = [*held_out_rows(method, received, site, told.client, told.round, self.device)]
         return 0.0, rows[0]["test"], messages.held_out_to_metrics(rows)
@@ -283,7 +283,7 @@ class PersonalisedClient(NumPyClient):
     def _load(self, client: int) -> tuple[LocalData, Method, str]:
         """The client's samples, the method, and what its own data is known by."""
         site = self._site(client)
-        return site.load(self.device), registry.make(self.experiment, site.task), site.own_data
+        return site.load(self.device), replace(self.setup).method, site.own_data
 
     def _name(self) -> str:
         """What a node without a partition-id is known by: a random name, kept in its state-path."""
@@ -345,12 +345,17 @@ class PersonalisedClient(NumPyClient):
         """Where a real node keeps its model of the run that is called `token`."""
         return ClientStore(self._state_path() / messages.folder_name(token) / str(told.client))
 
+    @property
+    def _simulated(self) -> bool:
+        """Whether this is a simulation's node: on the user's own machine, and told no more than
+        Flower tells one."""
+        return permissions.own_machine() and not self.node_config.keys() - _SIMULATED
+
     def _simulation(self, run: str, token: str) -> RunDirectory | None:
         """The run's directory, where server and clients share it; None on a real node, and on one
         whose node-config says more than Flower's own."""
         directory = RunDirectory(Path(run))
-        own = not permissions.own_machine() or self.node_config.keys() - _SIMULATED
-        if own or not token.isalnum():
+        if not (self._simulated and token.isalnum()):
             return None
         try:
             return directory if directory.token == token else None

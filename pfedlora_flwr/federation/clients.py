@@ -13,8 +13,8 @@ from typing import Literal
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from pfedlora_flwr.data.local import shared_data
 from pfedlora_flwr.data.registry import find
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.federation import wire
@@ -264,7 +264,7 @@ def _data_here(method: Method, execution: Execution) -> str:
     is none: clients say why."""
     e = method.experiment
     try:
-        return "" if find(e.dataset).shape else shared_data(e, execution.data_path)
+        return "" if find(e.dataset).shape else DataSetup(e, execution.data_path).data
     except UserError:
         return ""
 

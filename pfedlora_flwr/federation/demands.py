@@ -76,12 +76,12 @@ class Demands:
         wanted = "epsilon-cap" if self.dp is None else "dp"
         if (self.dp, self.epsilon) == (None, None):
             return
-        if not e.dp_enabled or e.dp_noise == 0:
-            what = "dp.noise is 0" if e.dp_enabled else "no dp is set"
+        if not e.dp.enabled or e.dp.noise == 0:
+            what = "dp.noise is 0" if e.dp.enabled else "no dp is set"
             raise UserError(f"{wanted} is demanded here, and {what} in this run")
-        if self.dp not in (None, e.dp_level):
+        if self.dp not in (None, e.dp.level):
             raise UserError(
-                f"dp of level {self.dp} is demanded here, and dp.level is {e.dp_level} in this run"
+                f"dp of level {self.dp} is demanded here, and dp.level is {e.dp.level} in this run"
             )
 
 
@@ -127,12 +127,12 @@ class Terms:
 def terms_of(e: Experiment, spent: Spent | None) -> Terms:
     """Those of one visit. spent: the account of the client's records, where they are private."""
     if spent:
-        return Terms(spent.noise, parts=spent.parts, steps=spent.steps, delta=e.dp_delta)
-    if not e.dp_of_users:
+        return Terms(spent.noise, parts=spent.parts, steps=spent.steps, delta=e.dp.delta)
+    if not e.dp.of_users:
         return Terms(0.0)
-    if e.dp_noise is not None:
-        return Terms(e.dp_noise, delta=e.dp_delta)
-    return Terms(None, e.dp_epsilon, max(planned(e).values()), delta=e.dp_delta)
+    if e.dp.noise is not None:
+        return Terms(e.dp.noise, delta=e.dp.delta)
+    return Terms(None, e.dp.epsilon, max(planned(e).values()), delta=e.dp.delta)
 
 
 class Ledger:

@@ -43,7 +43,7 @@ class Clipped(Link):
 
     @classmethod
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
-        return e.dp_of_users
+        return e.dp.of_users
 
     def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
         part = self.method.renewed(received, visit.round)
@@ -52,7 +52,7 @@ class Clipped(Link):
     def server_in(
         self, uploads: Mapping[int, Upload], state: Tensors, round: Round
     ) -> Mapping[int, Upload]:
-        if self.experiment.secagg_enabled:
+        if self.experiment.secagg.enabled:
             return uploads
         part = self.method.renewed(state, round.number)
         limit = bound(self.experiment, part)
@@ -67,7 +67,7 @@ class OfRecords(Link):
 
     @classmethod
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
-        return e.dp_of_records
+        return e.dp.of_records
 
     def begin(self, round: Round) -> None:
         Budget(self.server.run.dp_file, self.experiment).ask()
@@ -84,13 +84,13 @@ class Noised(Link):
         self._budget.epsilon(1)
         z = self._budget.noise
         self.note = (
-            f"differential privacy: noise of standard deviation {z:.4g}·{experiment.dp_clip:g} on"
+            f"differential privacy: noise of standard deviation {z:.4g}·{experiment.dp.clip:g} on"
             " the sum of a round's updates"
         )
 
     @classmethod
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
-        return x is not None and e.dp_of_users
+        return x is not None and e.dp.of_users
 
     def begin(self, round: Round) -> None:
         """Raises RunStopped if the round would exceed `dp.epsilon`."""
@@ -98,7 +98,7 @@ class Noised(Link):
         if found is not None:
             raise RunStopped(
                 f"round {round.number} would bring ε to {found:.4g}, dp.epsilon is"
-                f" {self.experiment.dp_epsilon:g}",
+                f" {self.experiment.dp.epsilon:g}",
                 "dp",
             )
 
@@ -106,13 +106,12 @@ class Noised(Link):
         self, uploads: Mapping[int, Upload], state: Tensors, round: Round
     ) -> Mapping[int, Upload]:
         e = self.experiment
-        assert e.dp_clip is not None
         self._budget.spend(round.visits)  # on disk before the draw
         round.epsilon = self._budget.epsilon(self._budget.most_with({}))
         # under masks the one upload is the mean of all
-        weight = len(round.visits) if e.secagg_enabled else 1
+        weight = len(round.visits) if e.secagg.enabled else 1
         part = self.method.renewed(state, round.number)  # no noise on what stays as it is
-        moved = noised(uploads, part, weight, self._budget.noise * e.dp_clip, e.sampled)
+        moved = noised(uploads, part, weight, self._budget.noise * e.dp.norm, e.sampled)
         return {SERVER: Upload(moved, 1)}
 
 
@@ -134,15 +133,14 @@ def noised(
 def bound(e: Experiment, part: Tensors) -> float:
     """What an update of this part is clipped to: `dp.clip`, less what rounding under masks may
     add."""
-    assert e.dp_clip is not None
-    return max(0.0, e.dp_clip - rounding(e, part))
+    return max(0.0, e.dp.norm - rounding(e, part))
 
 
 def rounding(e: Experiment, part: Tensors) -> float:
     """The largest L2 norm that rounding to levels under masks may add to an update; 0 without."""
-    if not e.secagg_enabled:
+    if not e.secagg.enabled:
         return 0.0
-    return float(2 * e.secagg_clip / (LEVELS - 1) * size_of(part) ** 0.5)
+    return float(2 * e.secagg.clip / (LEVELS - 1) * size_of(part) ** 0.5)
 
 
 def largest_part(e: Experiment, method: Method) -> Tensors:
@@ -156,10 +154,9 @@ def largest_part(e: Experiment, method: Method) -> Tensors:
 
 def check_clip(e: Experiment, part: Tensors) -> None:
     """Raises UserError for a clip that rounding under masks would use up."""
-    assert e.dp_clip is not None
-    if e.dp_clip <= (least := rounding(e, part)):
+    if e.dp.norm <= (least := rounding(e, part)):
         raise UserError(
-            f"dp.clip is {e.dp_clip:g}; allowed with secagg.enabled: above {least:.2g}, which"
+            f"dp.clip is {e.dp.norm:g}; allowed with secagg.enabled: above {least:.2g}, which"
             " rounding under masks may add to an update; lower secagg.clip"
         )
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError, kind, some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.round import Round
@@ -44,13 +44,13 @@ def first_state(e: Experiment, method: Method) -> Tensors:
 
 
 @lru_cache(maxsize=1024)
-def is_standalone(e: Experiment, data_path: str) -> bool:
+def is_standalone(setup: Setup) -> bool:
     """Whether `sharing` makes the method Standalone by construction: no client ever receives
     anything."""
+    e = setup.experiment
     if _may_return(e):
         return False
-    method = registry.make(e, task_of(e, data_path))
-    return bool(_why_standalone(e, method, method.state_init(derive(e.seed, "state"))))
+    return bool(_why_standalone(e, setup.method, setup.method.state_init(derive(e.seed, "state"))))
 
 
 Aggregate = Callable[[Mapping[int, Upload], Tensors, Round], Tensors]

@@ -203,8 +203,8 @@ class PersonalisedStrategy:
         RunFailed below `min-success`: a resumed run asks them again."""
         e, rows = self.experiment, list[HeldOutRow]()
         round = Round(self.state.round, [], Clock())
-        messages = clients.messages(round, e.held_out, "adapting")
-        asked = ["all" if size is None else str(size) for size in e.held_out_samples]
+        messages = clients.messages(round, e.held_out_clients, "adapting")
+        asked = ["all" if size is None else str(size) for size in e.held_out.samples]
         for client, reply in clients.ask(round, messages, "adapting").items():
             try:
                 rows += held_out_from_metrics(reply.metrics, round.number, client, asked)
@@ -212,7 +212,7 @@ class PersonalisedStrategy:
                 self._refuse_update(round, client, str(refusal))
         told = f"the adaptation of held-out clients after round {round.number}"
         adapted = {row["client"] for row in rows}
-        if not self._enough(round, told, len(adapted), e.clients_held_out):
+        if not self._enough(round, told, len(adapted), e.held_out.clients):
             return self._adapt(clients)  # once more, at most `max-failed-rounds` times
         self.run.write_held_out(e, round.number, sorted(rows, key=lambda row: row["client"]))
         if rows:

@@ -79,10 +79,10 @@ class PlainUplink(Uplink):
                     self._shared.of(client),
                     client,
                     round.number,
-                    1 if e.dp_of_users else x.max_samples,
+                    1 if e.dp.of_users else x.max_samples,
                     e.evaluates(round.number),
                     told=taken_in(e),
-                    tells_samples=not e.dp_of_users,
+                    tells_samples=not e.dp.of_users,
                 )
             except Diverged as told:
                 round.diverged[client] = as_line(str(told))

@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.local import shared_partition, task_of
-from pfedlora_flwr.data.partition import NATURAL, Partition
-from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.config.setup import Setup
+from pfedlora_flwr.data.partition import NATURAL
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.reach import unreached
 from pfedlora_flwr.launch import secagg_plan
 from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.launch.processes import check_port
 from pfedlora_flwr.launch.resources import check_engine, device_here, resources
 from pfedlora_flwr.launch.trainable import check_trainable
-from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders
 from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.observers.registry import observers_of
@@ -58,6 +55,10 @@ class Start:
         return RunDirectory(Path(self.config.execution.output))
 
     @cached_property
+    def setup(self) -> Setup:
+        return Setup.of(self.config)
+
+    @cached_property
     def done(self) -> bool:
         """Whether it is a completed run that is resumed: nothing will be trained."""
         return self.config.execution.resume and self.run.is_completed(self.config.experiment)
@@ -67,7 +68,7 @@ def check(start: Start, say: Say) -> None:
     """Goes through CHECKS, and passes on what they say. Raises UserError for the first that
     fails."""
     for one in CHECKS:
-        for line in one(start):
+        for line in () if start.done and one in OF_TRAINING else one(start):
             say(line)
 
 
@@ -85,8 +86,37 @@ def preflight(config: RunConfig) -> None:
     check_trainable(config)
 
 
-def slow_precision(config: RunConfig) -> list[str]:
+def _engine(start: Start) -> Iterable[str]:
+    check_engine(start.engine, start.config.execution)
+    if start.port and start.engine == "local":
+        raise UserError(f"port={start.port} is for the engine flower: the local engine opens none")
+    if start.config.execution.actors and start.engine == "local":
+        return ["warning: actors is not used: the local engine trains one client at a time"]
+    return ()
+
+
+def _trainable(start: Start) -> Iterable[str]:
+    preflight(start.config)
+    return ()
+
+
+def _reach(start: Start) -> Iterable[str]:
+    e = start.config.experiment
+    if {*e.train} == {"all"}:
+        return ()
+    with user_code("method", e.method):
+        names = unreached(start.setup.method)
+    if not names:
+        return ()
+    return [
+        f"warning: {e.method} trains clients of {', '.join(names)} as standalone does: nothing"
+        f" before their head is trained, and what is shared cannot reach a prediction; {_WAYS_OUT}"
+    ]
+
+
+def _precision(start: Start) -> Iterable[str]:
     """A line where this machine is many times slower with the run's `precision` than without."""
+    config = start.config
     if (
         config.experiment.precision != "bf16"
         or (device := device_here(config)) is None
@@ -99,56 +129,21 @@ def slow_precision(config: RunConfig) -> list[str]:
     ]
 
 
-def _engine(start: Start) -> Iterable[str]:
-    check_engine(start.engine, start.config.execution)
-    if start.port and start.engine == "local":
-        raise UserError(f"port={start.port} is for the engine flower: the local engine opens none")
-    if start.config.execution.actors and start.engine == "local":
-        return ["warning: actors is not used: the local engine trains one client at a time"]
-    return ()
-
-
-def _trainable(start: Start) -> Iterable[str]:
-    if not start.done:
-        preflight(start.config)
-    return ()
-
-
-def _reach(start: Start) -> Iterable[str]:
-    e = start.config.experiment
-    if start.done or {*e.train} == {"all"}:
-        return ()
-    method = registry.make(e, task_of(e, start.config.execution.data_path))
-    with user_code("method", e.method):
-        names = unreached(method)
-    if not names:
-        return ()
-    return [
-        f"warning: {e.method} trains clients of {', '.join(names)} as standalone does: nothing"
-        f" before their head is trained, and what is shared cannot reach a prediction; {_WAYS_OUT}"
-    ]
-
-
-def _precision(start: Start) -> Iterable[str]:
-    return () if start.done else slow_precision(start.config)
-
-
 def _method(start: Start) -> Iterable[str]:
-    return () if start.done else of_method(start.config)
+    return of_method(start.setup.method)
 
 
-def of_method(config: RunConfig) -> list[str]:
+def of_method(method: Method) -> list[str]:
     """What is to be known of the run's models, and what its method has to say of them, a line
     each."""
-    e = config.experiment
-    method = registry.make(e, task_of(e, config.execution.data_path))
+    e = method.experiment
     frozen = () if "all" in e.train else random_encoders(specs_of(e))
     told = [f"{name} is frozen (train={e.train}), and {RANDOM_WEIGHTS}" for name in frozen]
     return [f"warning: {line}" for line in (*told, *method.remarks())]
 
 
 def _resources(start: Start) -> Iterable[str]:
-    if start.engine == "flower" and not start.done:
+    if start.engine == "flower":
         resources(start.config, anew=True)
     return ()
 
@@ -164,19 +159,12 @@ def _membership(start: Start) -> Iterable[str]:
 
 
 def _data(start: Start) -> Iterable[str]:
-    e, x = start.config.experiment, start.config.execution
-    dataset, partition = shared_partition(e, x.data_path)
-    if x.resume and not start.done:
-        start.run.check_partition(partition.fingerprint)
-    return of_data(e, dataset, partition)
-
-
-def of_data(e: Experiment, dataset: Dataset, partition: Partition) -> list[str]:
-    """What is to be known of a run's data, a line each."""
-    told = [*remarks(dataset, partition)]
-    if e.data_client_column and e.partition_kind != NATURAL:
+    if start.config.execution.resume and not start.done:
+        start.run.check_partition(start.setup.partition.fingerprint)
+    e, told = start.config.experiment, start.setup.remarks
+    if e.data.client_column and e.partition.kind != NATURAL:
         told = [
-            f"data.client-column makes no clients: partition.kind is {e.partition_kind}, and"
+            f"data.client-column makes no clients: partition.kind is {e.partition.kind}, and"
             f" {NATURAL} does; the column is only left out of the inputs",
             *told,
         ]
@@ -195,7 +183,7 @@ def _same_code(start: Start) -> Iterable[str]:
 
 
 def _own_code(start: Start) -> Iterable[str]:
-    left_out = "" if start.done else collect(start.config.flat()).warning
+    left_out = collect(start.config.flat()).warning
     return [f"warning: {left_out}"] if left_out else ()
 
 
@@ -204,19 +192,17 @@ def _privacy(start: Start) -> Iterable[str]:
 
 
 def _masks(start: Start) -> Iterable[str]:
-    return () if start.done else of_masks(start.config)
-
-
-def of_masks(config: RunConfig) -> list[str]:
-    """What secure aggregation makes of the run's keys and sizes, a line each. Raises UserError."""
-    if not config.experiment.secagg_enabled:
+    config = start.config
+    if not config.experiment.secagg.enabled:
         return []
-    _, partition = shared_partition(config.experiment, config.execution.data_path)
-    return [*secagg_plan.of_keys(config), *secagg_plan.of_sizes(config, partition)]
+    return [
+        *secagg_plan.of_keys(config),
+        *secagg_plan.of_sizes(config, start.setup.partition),
+    ]
 
 
 def _noise(start: Start) -> Iterable[str]:
-    return () if start.done else plan(start.config, start.run)
+    return plan(start.config, start.run)
 
 
 CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
@@ -237,6 +223,8 @@ CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
     _noise,
 )
 """In order. Each returns lines for the user, or raises UserError; none changes anything."""
+OF_TRAINING = (_trainable, _reach, _precision, _method, _resources, _own_code, _masks, _noise)
+"""Those of what will be trained: nothing is where a completed run is resumed."""
 OF_RUNS = (_engine, _resources, _directory, _membership, _same_code, _port)
 """Those of where one run is and how it is carried out: a comparison has its own."""
 OF_SCENARIO = tuple(check for check in CHECKS if check not in OF_RUNS)

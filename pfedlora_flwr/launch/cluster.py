@@ -22,8 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.cache import cache_root
-from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.launch import processes
@@ -141,10 +141,11 @@ def check_nodes(
     finally:
         for file in files:
             file.unlink(missing_ok=True)
-    e, path = config.experiment, config.execution.data_path
-    here = look_around([], "", {}) | {"partition": shared_partition(e, path)[1].fingerprint}
+    here = look_around([], "", {}) | {"partition": Setup.of(config).partition.fingerprint}
     for node in nodes:
-        if fault := _fault(here, answers[node.id], on_gpu=node.gpus > 0 and e.device != "cpu"):
+        if fault := _fault(
+            here, answers[node.id], on_gpu=node.gpus > 0 and config.experiment.device != "cpu"
+        ):
             raise UserError(f"the Ray node {node.name} {fault}")
 
 
@@ -191,13 +192,11 @@ def look_around(files: Sequence[str], token: str, keys: Mapping[str, Any]) -> di
     if keys and not found["unseen"]:
         try:
             from pfedlora_flwr.config import run_config
-            from pfedlora_flwr.data.local import shared_partition
             from pfedlora_flwr.launch.trainable import check_trainable
 
             config = run_config(keys)
             check_trainable(config)
-            _, partition = shared_partition(config.experiment, config.execution.data_path)
-            found["partition"] = partition.fingerprint
+            found["partition"] = Setup.of(config).partition.fingerprint
         except Exception as error:
             found["unprepared"] = " ".join(str(error).split()) or type(error).__name__
     return found

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
-from pfedlora_flwr.data.local import shared_partition, task_of
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.dp import check_clip, largest_part, resolution, size_of
 from pfedlora_flwr.federation.server_state import first_state
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.lora_factors import A, B
-from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.private import parts_of
 from pfedlora_flwr.runs.accountant import planned
 from pfedlora_flwr.runs.budget import Budget
@@ -24,28 +22,26 @@ from pfedlora_flwr.runs.spent import Spent
 def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
     """ε of the whole run, and its noise beside the clip. Raises UserError for a clip that rounding
     under masks would use up, or without dp-accounting."""
-    e = config.experiment
-    if e.dp_of_records:
-        yield from _of_records(config, run)
-    if not e.dp_of_users:
+    setup, resumed = Setup.of(config), config.execution.resume
+    e = setup.experiment
+    if e.dp.of_records:
+        yield from _of_records(setup, run, resumed)
+    if not e.dp.of_users:
         return
-    assert e.dp_clip is not None
-    method = _method(e, config)
-    part = largest_part(e, method)
+    part = largest_part(e, setup.method)
     check_clip(e, part)
-    resumed = config.execution.resume
     budget = Budget(run.dp_file if resumed else None, e)
     more = planned(e, run.last_round() + 1 if resumed else 1)
     z, size, most = budget.noise, size_of(part), budget.most_with(more)
     found = budget.epsilon(most)
-    noise = z * e.dp_clip * math.sqrt(size) / e.sampled
+    noise = z * e.dp.norm * math.sqrt(size) / e.sampled
     which = "past and planned" if resumed else "planned"
     yield (
-        f"dp: ε = {found:.4g} at δ = {e.dp_delta:g} for {most} {which} participations of a client,"
+        f"dp: ε = {found:.4g} at δ = {e.dp.delta:g} for {most} {which} participations of a client,"
         f" by z = {z:.4g}"
     )
     yield (
-        f"dp: the noise of a round's mean has the norm {noise:.3g}, the clip is {e.dp_clip:g}"
+        f"dp: the noise of a round's mean has the norm {noise:.3g}, the clip is {e.dp.norm:g}"
         f" ({size:,} numbers, {_clients(e.sampled)} a round)"
         + (
             f"; the two are equal with {_clients(math.ceil(z * math.sqrt(size)))} a round"
@@ -53,22 +49,22 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
             else ""
         )
     )
-    if (finest := resolution(part)) >= e.dp_clip:
+    if (finest := resolution(part)) >= e.dp.norm:
         yield (
-            f"warning: dp.clip is {e.dp_clip:g}, and the shared tensors are rounded by up to"
+            f"warning: dp.clip is {e.dp.norm:g}, and the shared tensors are rounded by up to"
             f" {finest:.2g}: most updates will be rounding"
         )
     yield from _large_delta(e, e.clients, "clients", "client")
-    names = list(first_state(e, method))
+    names = list(first_state(e, setup.method))
     if all(any(factor in name for name in names) for factor in (A, B)):
         yield (
             f"dp: {e.method} shares both matrices of LoRA, and their noise multiplies; ffa_lora"
             " shares one"
         )
-    if e.dp_trained_down and getattr(e.options, "adapter_down", "fixed") in (None, "trained"):
-        options = dataclasses.replace(e.options, adapter_down="fixed")
-        other = e.replace(options=options)
-        fixed = size_of(largest_part(other, _method(other, config)))
+    if e.dp.trained_down and getattr(e.options, "adapter_down", "fixed") in (None, "trained"):
+        options = replace(e.options, adapter_down="fixed")
+        other = replace(setup, experiment=e.replace(options=options))
+        fixed = size_of(largest_part(other.experiment, other.method))
         if fixed < size:
             yield (
                 f"dp: adapter.down=trained shares {size:,} numbers, fixed {fixed:,}: the noise is"
@@ -77,10 +73,9 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
             )
 
 
-def _of_records(config: RunConfig, run: RunDirectory) -> Iterable[str]:
+def _of_records(setup: Setup, run: RunDirectory, resumed: bool) -> Iterable[str]:
     """The same of single records: for the client whose records pay most, by its own account."""
-    e, resumed = config.experiment, config.execution.resume
-    method, clients = _method(e, config), shared_partition(e, config.execution.data_path)[1].clients
+    e, method, clients = setup.experiment, setup.method, setup.partition.clients
     epochs = method.record_epochs(e)
     more = planned(e, run.last_round() + 1 if resumed else 1)
     found = dict[tuple[int, int], tuple[int, Spent]]()  # of those that pay alike, one
@@ -91,34 +86,33 @@ def _of_records(config: RunConfig, run: RunDirectory) -> Iterable[str]:
         found.setdefault((spent.visits + more[client], parts_of(n, e.batch_size)), (client, spent))
     if not found:
         return
-    if e.dp_epsilon is not None:  # the same ε for all: of the one that needs most noise
+    if e.dp.epsilon is not None:  # the same ε for all: of the one that needs most noise
         key = max(found, key=lambda key: key[0] / key[1])
         found = {key: found[key]}
     costs = {key: spent.epsilon(more[client]) for key, (client, spent) in found.items()}
     visits, parts = most = max(costs, key=lambda key: costs[key])
     client, spent = found[most]
     yield (
-        f"dp: ε of a record is at most {costs[most]:.4g} at δ = {e.dp_delta:g}: of client {client},"
+        f"dp: ε of a record is at most {costs[most]:.4g} at δ = {e.dp.delta:g}: of client {client},"
         f" by z = {spent.noise:.4g}, after {visits * parts * epochs} steps in {visits}"
         f" {'past and planned' if resumed else 'planned'} visits, each of which takes a record with"
         f" probability 1/{parts}"
     )
     largest = max(len(clients[k].train) for k in more)
     yield from _large_delta(e, largest, "training records of a client", "record")
-    assert e.dp_clip is not None
     size, n = size_of(first_state(e, method)), len(clients[client].train)
     yield (
         "dp: the noise of a step's mean gradient there has the norm"
-        f" {spent.noise * e.dp_clip * math.sqrt(size) * parts / n:.3g}, the clip is {e.dp_clip:g}"
+        f" {spent.noise * e.dp.norm * math.sqrt(size) * parts / n:.3g}, the clip is {e.dp.norm:g}"
         f" ({size:,} numbers, {n / parts:.3g} records a step)"
     )
 
 
 def _large_delta(e: Experiment, count: int, what: str, one: str) -> Iterable[str]:
     """A warning where δ is not far below the chance of one among so many."""
-    if e.dp_delta * count * 10 >= 1:
+    if e.dp.delta * count * 10 >= 1:
         yield (
-            f"warning: dp.delta is {e.dp_delta:g}; to publish one of the {count} {what} whole, by"
+            f"warning: dp.delta is {e.dp.delta:g}; to publish one of the {count} {what} whole, by"
             f" chance, has δ = {1 / count:.2g}: take less than {0.1 / count:.2g}, or ε says little"
             f" of a {one}"
         )
@@ -126,7 +120,3 @@ def _large_delta(e: Experiment, count: int, what: str, one: str) -> Iterable[str
 
 def _clients(count: int) -> str:
     return f"{count:,} client" + ("" if count == 1 else "s")
-
-
-def _method(e: Experiment, config: RunConfig) -> Method:
-    return registry.make(e, task_of(e, config.execution.data_path))

@@ -20,7 +20,7 @@ _COARSE = 10
 def of_keys(config: RunConfig) -> Iterable[str]:
     """Keys with which rounds may fail, a line each, as far as they are known without the data."""
     e, x = config.experiment, config.execution
-    if not e.secagg_enabled:
+    if not e.secagg.enabled:
         return
     # imports Flower's protocol, which plain runs do not need
     from pfedlora_flwr.federation.flower_compat import Key
@@ -48,9 +48,9 @@ def of_sizes(config: RunConfig, partition: Partition) -> Iterable[str]:
     """How coarse the rounding of a round's mean is, if it is, and which client would refuse every
     round. Raises UserError for such a client where none may be missing."""
     e = config.experiment
-    if not e.secagg_enabled or e.dp_of_users:  # with which all weigh the same
+    if not e.secagg.enabled or e.dp.of_users:  # with which all weigh the same
         return
-    sizes, most = [len(split.train) for split in partition.clients], e.secagg_max_samples
+    sizes, most = [len(split.train) for split in partition.clients], e.secagg.max_samples
     if most < (largest := max(sizes)):
         whose = f"{largest}, the training samples of client {sizes.index(largest)}"
         if config.execution.min_success == 1:
@@ -61,7 +61,7 @@ def of_sizes(config: RunConfig, partition: Partition) -> Iterable[str]:
         )
     if most > _COARSE * largest:
         weights = sum(sorted(sizes)[: e.sampled]) / most  # the least of a round
-        error = 2 * e.secagg_clip * e.sampled / LEVELS / weights
+        error = 2 * e.secagg.clip * e.sampled / LEVELS / weights
         yield (
             f"warning: secagg.max-samples is {most}, and the largest client has {largest} training"
             f" samples: a round's mean is rounded by up to {error:.2g}"

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.data.local import models_own, shared_partition, task_of
+from pfedlora_flwr.config.setup import Setup
+from pfedlora_flwr.data.local import models_own
 from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.server_state import check_state, first_state
 from pfedlora_flwr.federation.visit import logits as logits_of
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.kept import frozen_names, kept
 from pfedlora_flwr.models.model import given_names
@@ -22,16 +22,15 @@ from pfedlora_flwr.models.registry import check_lora
 def check_trainable(config: RunConfig) -> None:
     """Raises UserError unless the data are there, and the models and the method are as they must
     be."""
-    experiment, data_path = config.experiment, config.execution.data_path
-    dataset, _ = shared_partition(experiment, data_path)
-    wanted = task_of(experiment, data_path).classes
-    if wanted != dataset.classes:
+    setup = Setup.of(config)
+    experiment, dataset, _ = setup.experiment, setup.dataset, setup.partition
+    if (wanted := setup.task.classes) != dataset.classes:
         key = "classes is" if experiment.classes else "the number of data.class-names is"
         raise UserError(
             f"{key} {wanted}; allowed: auto, or {dataset.classes}, which dataset"
             f" {dataset.name!r} has"
         )
-    method = registry.make(experiment, task_of(experiment, data_path))
+    method = setup.method
     different = range(min(len(method.model_names), experiment.clients))
     for client in different:
         models_own(experiment, method.task, client)

@@ -47,7 +47,7 @@ class FedIT(Method):
 
     def shared(self, model: ClientModel) -> Tensors:
         """What travels of a model: factors, and the head where `lora.head` is shared."""
-        head = model.last_names() if self.experiment.lora_head == "shared" else set()
+        head = model.last_names() if self.experiment.lora.head == "shared" else set()
         return {
             name: tensor
             for name, tensor in kept(model).items()

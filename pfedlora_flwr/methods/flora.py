@@ -45,9 +45,9 @@ class FLoRA(LoraResidual):
                 "sharing is start; allowed with flora: mean, none: a client that begins LoRA anew"
                 " and receives no ΔW forgets what it trained"
             )
-        if experiment.lora_init.startswith(FOLDER):
+        if experiment.lora.init.startswith(FOLDER):
             raise UserError(
-                f"lora.init is {experiment.lora_init!r}; allowed with flora, which draws LoRA anew"
+                f"lora.init is {experiment.lora.init!r}; allowed with flora, which draws LoRA anew"
                 " at every visit: peft, orthogonal"
             )
 

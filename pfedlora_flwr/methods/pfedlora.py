@@ -31,7 +31,7 @@ def check_noise(e: Experiment, down: str) -> None:
     whose product has the square of it, and nobody has asked for that.
 
     down: how the first matrix comes about."""
-    if e.dp_enabled and down == "trained" and not e.dp_trained_down:
+    if e.dp.enabled and down == "trained" and not e.dp.trained_down:
         raise UserError(
             "adapter.down is trained; allowed with dp: fixed (noise on the second matrix alone), or"
             " with dp.trained-down=true (noise on both, which multiplies)"

@@ -126,33 +126,29 @@ class OfSums(Method):
 
     @dataclass(frozen=True)
     class Options(Method.Options):
-        prefix: ClassVar[str | None] = ""
+        prefix: ClassVar[str | None] = "sums."
         dim: int | None = key(
             None,
             "d, the first directions of a basis, in which representations are summed; auto: as"
             " they are, or all of sums.basis",
-            name="sums.dim",
             low=1,
         )
         basis: str | None = key(
             None,
             "a file of principal directions of public inputs (`pfedlora align --basis`); auto: with"
             " sums.dim those of the pretrained classifiers' weights",
-            name="sums.basis",
             path=True,
         )
         priors: str = key(
             "equal",
             "of classes. equal, all: among the classes held, all by their shares of all samples."
             " own: among all, by the client's smoothed shares, weighted by leave-one-out",
-            name="sums.priors",
             choices=("equal", "own", "all"),
         )
         correction: str = key(
             "none",
             "ridge: each client adds a regression of what is left, on its own samples, which is"
             " never sent; its strength by leave-one-out",
-            name="sums.correction",
             choices=("none", "ridge"),
         )
 
@@ -505,7 +501,6 @@ class Shrunk(OfSums):
             "s, how far the second moment is shrunk: a number from 0 to 1. fedlda: (1 − s) Σ +"
             " s·(tr Σ / d)·I; fedridge: λ = s / (1 − s). oas (fedlda): by its formula. validation:"
             " one of five, by the clients' validation samples. auto: 0.5; fedridge: 0.001",
-            name="sums.shrinkage",
         )
 
     @classmethod

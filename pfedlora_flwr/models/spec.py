@@ -74,7 +74,7 @@ def specs_of(e: Experiment, family: str = "cnn") -> tuple[ModelSpec, ...]:
     """The client models in turn; those of `auto` are the paper's for the setting, of the family
     that fits the inputs."""
     names = e.models or [f"{family}{i + 1}" for i in range(5 if e.setting != "homogeneous" else 1)]
-    ranks = e.lora_rank if "lora" in e.train else [8]
+    ranks = e.lora.rank if "lora" in e.train else [8]
     found = []
     for k in range(math.lcm(len(names), len(e.train), len(ranks))):
         spec = ModelSpec(
@@ -89,10 +89,10 @@ def specs_of(e: Experiment, family: str = "cnn") -> tuple[ModelSpec, ...]:
             spec = replace(
                 spec,
                 lora_rank=ranks[k % len(ranks)],
-                lora_alpha=e.lora_alpha,
-                lora_targets=tuple(e.lora_targets or ()),
-                lora_dropout=e.lora_dropout,
-                lora_init=e.lora_init,
+                lora_alpha=e.lora.alpha,
+                lora_targets=tuple(e.lora.targets or ()),
+                lora_dropout=e.lora.dropout,
+                lora_init=e.lora.init,
             )
         found.append(spec)
     return tuple(found)

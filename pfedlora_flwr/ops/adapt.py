@@ -156,7 +156,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
                 " the client's own dataset"
             )
     e = shared.experiment
-    own_keys = {"rounds": e.held_out_rounds, **_NOBODY_ELSE, **options}
+    own_keys = {"rounds": e.held_out.rounds, **_NOBODY_ELSE, **options}
     keys = config.run_config(e.flat() | own_keys)
     wanted, path = keys.experiment, keys.execution.data_path
     where = {"data-path": str(absolute(path))} if path else {}
@@ -169,13 +169,13 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
                 f"{of_own[0]} is for a client with data of its own; give dataset=…, too, or leave"
                 " it out"
             )
-        if client is None or client not in e.held_out:
+        if client is None or client not in e.held_out_clients:
             which = "no client is given" if client is None else f"client {client} has no data"
             raise UserError(f"{which}; {_allowed(e)}")
         return Newcomer(client, wanted, where)
     if unused := config.unused(options, keys):
         raise UserError(f"{unused[0]}; leave it out")
-    if client is not None and client in e.held_out:
+    if client is not None and client in e.held_out_clients:
         raise UserError(
             f"client {client} is held out and has its part of the run's data; leave dataset or"
             f" client out, or give client={e.clients} or more"
@@ -193,7 +193,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
 
 
 def _allowed(e: Experiment) -> str:
-    held = [str(k) for k in e.held_out]
+    held = [str(k) for k in e.held_out_clients]
     of_run = f"{some(held, _NAMED)}, which {'was' if len(held) == 1 else 'were'} held out, or "
     return f"allowed: {of_run if held else ''}a client with data of its own, by dataset=…"
 
@@ -207,7 +207,7 @@ def _with_model(
         raise UserError("client chooses a model of the run, and models another one: give one")
     if "," in model:
         raise UserError(f"models is {model!r}; allowed with adapt: one model")
-    if len(e.train) > 1 or ("lora" in e.train and len(e.lora_rank) > 1):
+    if len(e.train) > 1 or ("lora" in e.train and len(e.lora.rank) > 1):
         raise UserError(
             f"models is {model!r}, and the run's train or lora.rank has several values: leave"
             " models out, and choose by client=…"

@@ -13,8 +13,9 @@ from torch.nn.functional import normalize
 
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.data.local import models_own, shared_constants, shared_dataset, task_of
+from pfedlora_flwr.data.local import models_own
 from pfedlora_flwr.data.partition import few, places_in_class
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import check_replaceable, make_folder
@@ -57,8 +58,9 @@ def align(
     basis: where the principal directions of what they see are written, for `adapter.basis`."""
     if basis is not None:
         check_replaceable(basis, overwrite=overwrite, option="basis")
-    e, data_path = config.experiment.replace(train="head", neck="auto"), config.execution.data_path
-    task, dataset = task_of(e, data_path), shared_dataset(e, data_path)
+    e = config.experiment.replace(train="head", neck="auto")
+    setup = DataSetup(e, config.execution.data_path)
+    task, dataset = setup.task, setup.dataset
     names = registry.models_of(e, task)
     labels = np.asarray(dataset.labels)
     if samples < 2 * dataset.classes:
@@ -70,7 +72,7 @@ def align(
     of_chosen = torch.from_numpy(labels[chosen])
     found = []
     for client, name in enumerate(names):
-        constants = models_own(e, task, client) or shared_constants(e, data_path)
+        constants = models_own(e, task, client) or setup.constants
         inputs = np.asarray(dataset.inputs[chosen])
         if task.kind == TEXT:
             inputs = tokenised(name.name, inputs)

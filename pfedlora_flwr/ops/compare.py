@@ -21,8 +21,7 @@ from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import STALE, Job, Shard, Work
-from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import check_writable, make_folder
 from pfedlora_flwr.launch.checks import Say, Start, nothing, of_scenario
@@ -245,8 +244,7 @@ def _preflight(work: Work, engine: str, dry_run: bool, say: Say) -> list[str]:
         )
     said: dict[str, None] = {}
     for job in examples:
-        e, path = job.config.experiment, job.config.execution.data_path
-        if dry_run and datasets.needs_download(e.dataset, Reading.of(e, path)):
+        if dry_run and Setup.of(job.config).needs_download:
             continue
         try:
             lines = [*of_scenario(Start(job.config, engine))]

@@ -161,7 +161,7 @@ def _data(
     if sites == label:
         raise UserError(f"sites and label are both {label!r}; allowed: two columns")
     dataset = datasets.load(registry.located(e.dataset), how)
-    rows = _rows(dataset, table, sites, e.partition_min_samples)
+    rows = _rows(dataset, table, sites, e.partition.min_samples)
     base |= dict(_training(dataset, int(median(rows)), given))
     classes = some(dataset.class_names, _NAMED)
     told = f"{counted(len(rows), 'site')}, {dataset.classes} classes ({classes})"

@@ -14,9 +14,9 @@ from torch import Tensor
 from pfedlora_flwr import config
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.local import Site, reading_for, shared_partition
+from pfedlora_flwr.data.local import Site, reading_for
 from pfedlora_flwr.data.registry import find, is_function, takes_path
-from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.federation.visit import with_encoded
 from pfedlora_flwr.ops.read_inputs import with_keys
@@ -150,7 +150,7 @@ def _load(trained: Trained, data: str, options: Mapping[str, object]) -> Dataset
     allowed = [name for name in find(data).columns if name != "data.client-column"]
     if path and not takes_path(data):
         raise UserError(f"data-path is not used: dataset {data!r} takes no files from there")
-    how = reading_for(task, with_keys(trained.experiment, keys, allowed), path)
+    how = reading_for(task, DataSetup(with_keys(trained.experiment, keys, allowed), path))
     how = replace(
         how,
         client_column=None,
@@ -202,8 +202,8 @@ def _seen(trained: Trained, data: Dataset) -> bool | None:
     """Whether the data holds inputs that clients of the run were trained on; None where the run's
     data is not here, or is another now. Nothing is downloaded."""
     e, where = trained.experiment, trained.about["site"]
-    path, own = where["data-path"], "dataset" in where
-    how = reading_for(trained.task, e, path) if own else Reading.of(e, path)
+    setup, own = DataSetup(e, where["data-path"]), "dataset" in where
+    how = reading_for(trained.task, setup) if own else setup.reading
     try:
         if datasets.needs_download(where.get("dataset", e.dataset), how):
             return None
@@ -214,8 +214,7 @@ def _seen(trained: Trained, data: Dataset) -> bool | None:
         return None
     parts = [site.split.train]
     if not own:  # what others' updates have brought into the model
-        clients = shared_partition(e, path)[1].clients[: e.trained_clients]
-        parts += [split.train for split in clients]
+        parts += [split.train for split in setup.trained]
     return bool(np.isin(data.input_hashes, site.dataset.input_hashes[np.concatenate(parts)]).any())
 
 

@@ -12,11 +12,9 @@ import numpy.typing as npt
 
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.comparison.spec import slug
-from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.local import shared_partition
 from pfedlora_flwr.data.partition import Partition
-from pfedlora_flwr.data.source import Inputs, Reading
+from pfedlora_flwr.data.source import Inputs
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
@@ -148,15 +146,14 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
 def data_of(run: Run) -> tuple[Dataset, Partition]:
     """The run's data, if it is here: a report downloads nothing. Raises UserError when it is not,
     or is not what the run had."""
-    e = run.experiment
+    setup, name = run.setup, run.experiment.dataset
     if own_in_words(run.result):
         raise UserError("the run's sites had data of their own, which is not here")
-    if datasets.needs_download(e.dataset, Reading.of(e, run.data_path)):
-        raise UserError(f"{e.dataset} is not on this machine")
-    dataset, partition = shared_partition(e, run.data_path)
-    if partition.fingerprint != run.result["partition"]:
-        raise UserError(f"the run's clients did not have the data that {e.dataset} holds here")
-    return dataset, partition
+    if setup.needs_download:
+        raise UserError(f"{name} is not on this machine")
+    if setup.partition.fingerprint != run.result["partition"]:
+        raise UserError(f"the run's clients did not have the data that {name} holds here")
+    return setup.dataset, setup.partition
 
 
 def first_run(study: Study, scenario: Keys) -> Run:

@@ -14,7 +14,6 @@ import numpy.typing as npt
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.comparison.spec import slug
 from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.local import shared_constants
 from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.data_figures import client_ticks, data_of, first_run, names_height
@@ -53,7 +52,7 @@ def inputs(study: Study, scenario: Keys, folder: Path) -> Picture:
     read."""
     run = first_run(study, scenario)
     dataset, partition = data_of(run)
-    mean, std = (np.array(values) for values in shared_constants(run.experiment, run.data_path))
+    mean, std = (np.array(values) for values in run.setup.constants)
     where = f"{words.keys(scenario)}, seed {run.experiment.seed}"
     file = folder, f"inputs_{slug(scenario) or 'all'}"
     return DRAWN[dataset.kind](_Owned(dataset, partition, mean, std, where, file))

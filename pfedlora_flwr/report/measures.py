@@ -26,7 +26,6 @@ from typing import Any
 from scipy.stats import t as student
 
 from pfedlora_flwr.comparison.outcome import Outcome
-from pfedlora_flwr.data.local import task_of
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import SCORES
 from pfedlora_flwr.models.cost import sample_flops
@@ -213,7 +212,7 @@ def tells_operations(run: Run) -> bool:
 
 def _sample_flops(run: Run) -> float:
     try:
-        return sample_flops(run.experiment, task_of(run.experiment, run.data_path))
+        return sample_flops(run.experiment, run.setup.task)
     # a dataset whose name does not tell its classes, and whose files are not here
     except UserError:
         return math.nan

@@ -9,8 +9,6 @@ from typing import Any
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data import registry as sources
-from pfedlora_flwr.data.local import task_of
-from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, counted
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import decision, measures, sites, words
@@ -168,14 +166,14 @@ def _data(run: Run) -> str:
     sites' own data as they told of it. A path shows its last part alone."""
     if own := own_in_words(run.result):
         return own
-    e, path, known = run.experiment, run.data_path, []
+    e, known = run.experiment, []
     try:
-        if not datasets.needs_download(e.dataset, how := Reading.of(e, path)):
+        if not run.setup.needs_download:
             named = sources.find(e.dataset).shape  # which samples it has
-            dataset = datasets.load(e.dataset, how) if named else data_of(run)[0]
+            dataset = datasets.load(e.dataset, run.setup.reading) if named else data_of(run)[0]
             kind, count = dataset.kind, len(dataset.labels)
             known.append(f"{count:,} {kind.unit} of {kind.in_words(dataset.shape)}")
-        known.append(f"{task_of(e, path).classes} classes")
+        known.append(f"{run.setup.task.classes} classes")
     except UserError:
         known.append("the data that its clients had is not here")
     return f"{sources.without_path(e.dataset)}: {', '.join(known)}"

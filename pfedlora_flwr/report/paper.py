@@ -77,8 +77,8 @@ def accuracy(outcome: Outcome) -> str | None:
     row = ACCURACY[e.setting].get(e.dataset, {}).get(e.method)
     federation = (e.clients, e.participation)
     split = (
-        e.partition_kind == "pathological"
-        and e.partition_classes_per_client == _CLASSES_PER_CLIENT.get(e.dataset)
+        e.partition.kind == "pathological"
+        and e.partition.classes_per_client == _CLASSES_PER_CLIENT.get(e.dataset)
     )
     if (
         row is None

@@ -111,7 +111,7 @@ def _draw(study: Study, judged: Sequence[Finding], output: Path) -> tuple[list[P
 def _without_folders(line: str, study: Study, scenario: Keys) -> str:
     """The line for people who have not this machine."""
     for run in (run for o in study.in_scenario(scenario) for run in o.runs.values()):
-        places = {"dataset": run.experiment.dataset, "data-path": run.data_path}
+        places = {"dataset": run.experiment.dataset, "data-path": run.setup.data_path}
         line = without_own_folders(line, places | {"state-path": str(run.path)})
     return line
 

@@ -123,7 +123,7 @@ def planned(e: Experiment, first: int = 1) -> dict[int, int]:
 
 def planned_noise(e: Experiment) -> float:
     """z of a run from its start: as given, or such that its plan spends `dp.epsilon`."""
-    if e.dp_noise is not None:
-        return e.dp_noise
-    assert e.dp_epsilon is not None
-    return noise_for(e.dp_epsilon, max(planned(e).values()), e.dp_delta)
+    if e.dp.noise is not None:
+        return e.dp.noise
+    assert e.dp.epsilon is not None
+    return noise_for(e.dp.epsilon, max(planned(e).values()), e.dp.delta)

@@ -45,7 +45,7 @@ class Budget:
 
     def epsilon(self, participations: int) -> float:
         """ε of a client that took part so often."""
-        return epsilon(self.noise, participations, self._e.dp_delta)
+        return epsilon(self.noise, participations, self._e.dp.delta)
 
     def beyond(self, sampled: Iterable[int]) -> float | None:
         """The largest ε after one more round of these clients, where it exceeds `dp.epsilon`."""
@@ -72,7 +72,7 @@ class Budget:
         self.draws += 1
         record = {
             "fingerprint": self._e.fingerprint(),
-            "delta": self._e.dp_delta,
+            "delta": self._e.dp.delta,
             "noise": self._noise,
             "draws": self.draws,
             "participations": dict(sorted(self.participations.items())),
@@ -89,7 +89,7 @@ class Budget:
             write_atomically(self._path, json.dumps(record).encode())
 
     def _exceeding(self, participations: int) -> float | None:
-        limit = self._e.dp_epsilon
+        limit = self._e.dp.epsilon
         if limit is None or (found := self.epsilon(participations)) <= limit:
             return None
         return found
@@ -130,9 +130,9 @@ def spent_nothing(path: Path) -> bool:
 def spent_by_lines(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun | None:
     """What a run spent that is not in its record: of its clients' records, or without noise at all,
     which is ε = ∞. None: its record has all."""
-    if e.dp_of_users:
+    if e.dp.of_users:
         return None
-    return spent_on_records(e, visits) if e.dp_of_records else _without_noise(e, visits)
+    return spent_on_records(e, visits) if e.dp.of_records else _without_noise(e, visits)
 
 
 def _without_noise(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun:
@@ -141,7 +141,7 @@ def _without_noise(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -
         "level": "none",
         "epsilon": None,
         "noise": 0.0,
-        "delta": e.dp_delta,
+        "delta": e.dp.delta,
         "draws": None,
         "participations_max": max(Counter(row["client"] for row in visits).values(), default=0),
     }
@@ -156,8 +156,8 @@ def spent_on_records(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow])
         "fingerprint": e.fingerprint(),
         "level": "record",
         "epsilon": finite(max(told.values(), default=math.inf)),
-        "noise": e.dp_noise,
-        "delta": e.dp_delta,
+        "noise": e.dp.noise,
+        "delta": e.dp.delta,
         "draws": None,
         "participations_max": max(counts.values(), default=0),
     }

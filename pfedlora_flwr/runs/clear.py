@@ -25,7 +25,7 @@ def in_the_clear(e: Experiment, *, scores_told: bool) -> frozenset[str]:
     one client, and scores are whole numbers in the sum.
 
     scores_told: whether the site's node-config says `scores=told`."""
-    if not e.secagg_enabled:
+    if not e.secagg.enabled:
         return _ANYWAY | _BESIDE_UPLOADS
     return _ANYWAY | (FIGURES if scores_told else frozenset())
 
@@ -37,6 +37,6 @@ def in_words(e: Experiment) -> str:
         "what a node says of itself when it connects",
     )
     rough = ", from which n_k follows roughly"
-    if e.secagg_enabled:
+    if e.secagg.enabled:
         return f"seconds, {node}; where its node-config says scores=told, {figures}{rough}"
-    return f"{figures}{'' if e.dp_of_records else rough}, seconds, the hash of the model, {node}"
+    return f"{figures}{'' if e.dp.of_records else rough}, seconds, the hash of the model, {node}"

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -50,9 +51,9 @@ class Run:
         return self.config.experiment
 
     @property
-    def data_path(self) -> str:
-        """The folder that held the dataset's files; empty: the cache."""
-        return self.config.execution.data_path
+    def setup(self) -> Setup:
+        """Its data, its task and its method."""
+        return Setup.of(self.config)
 
     @cached_property
     def rounds(self) -> list[RoundRow]:

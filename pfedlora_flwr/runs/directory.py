@@ -153,7 +153,7 @@ class RunDirectory(RunFiles):
         done is told in."""
         check_whole(self.checkpoints, self.rounds(), self.visits(), self.path)
         state = self.checkpoints.load()
-        if state and state.versions and self.experiment().dp_of_users:
+        if state and state.versions and self.experiment().dp.of_users:
             check_record(self.dp_file, self.visits())
         if self.checkpoints.rounds() and not self.token_file.exists():
             raise UserError(

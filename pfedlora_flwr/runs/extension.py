@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.layout import RunFiles
 
@@ -51,7 +50,7 @@ def check_extension(run: RunFiles, wanted: Experiment) -> None:
     if wanted.rounds == saved.rounds:
         return
     whose = f"lr-schedule={saved.lr_schedule}" if saved.lr_schedule != "constant" else ""
-    if registry.make(saved, task_of(saved, config.execution.data_path)).uses_rounds:
+    if Setup.of(config).method.uses_rounds:
         whose = f"method {saved.method}"
     if whose:
         raise UserError(
@@ -64,9 +63,9 @@ def _check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path
     """Raises UserError if a run that is to have more rounds would exceed `dp.epsilon` in them.
 
     done: its rounds so far. record: what it has spent."""
-    if saved.dp_epsilon is None or wanted.rounds == saved.rounds:
+    if saved.dp.epsilon is None or wanted.rounds == saved.rounds:
         return
-    if saved.dp_of_records:
+    if saved.dp.of_records:
         raise UserError(
             f"rounds is {wanted.rounds}; with dp.level=record and dp.epsilon each client has noise"
             f" for the planned rounds, {saved.rounds}: a run cannot be extended; start a new one"
@@ -77,7 +76,7 @@ def _check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path
     if found is not None:
         raise UserError(
             f"rounds is {wanted.rounds}; they would bring ε to {found:.4g}, dp.epsilon is"
-            f" {saved.dp_epsilon:g}: a run cannot be extended beyond it; start a new one"
+            f" {saved.dp.epsilon:g}: a run cannot be extended beyond it; start a new one"
         )
 
 

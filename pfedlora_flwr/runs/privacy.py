@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pfedlora_flwr.execution import RunConfig
@@ -88,7 +88,7 @@ _NO_NOISE = "dp.noise is 0: there is clipping, and no differential privacy"
 
 def notes_of(e: Experiment) -> list[str]:
     """What a simulation of `e` is to say of its privacy before it begins, a line each."""
-    on = {"secagg.enabled": e.secagg_enabled, "dp": e.dp_enabled}
+    on = {"secagg.enabled": e.secagg.enabled, "dp": e.dp.enabled}
     return [f"{name}: {SIMULATED}" for name, used in on.items() if used]
 
 
@@ -106,57 +106,41 @@ def privacy_of(
     spent. own_data: whether each client has data of its own, and no part of one dataset.
     uploads_kept: whether uploads of earlier rounds lie in the run's directory."""
     e = config.experiment
-    on, clear = e.secagg_enabled, f"in the clear: {in_words(e)}"
-    dp = _dp(e, Budget(spent, e)) if e.dp_of_users else None
+    on, clear = e.secagg.enabled, f"in the clear: {in_words(e)}"
     return {
         "secagg": {
             "enabled": on,
             "threshold": config.execution.secagg_threshold if on else None,
-            "clip": e.secagg_clip if on else None,
+            "clip": e.secagg.clip if on else None,
         },
-        "dp": _dp_of_records(e, visits, Budget(spent, e)) if e.dp_of_records else dp,
+        "dp": _dp(e, [*visits], Budget(spent, e)) if e.dp.enabled else None,
         "not_covered": [
             *([SIMULATED] if simulated else []),
             *([*_SECURE, clear] if on else [_PLAIN]),
-            *(_not_noised(config, simulated, own_data, uploads_kept) if e.dp_enabled else []),
+            *(_not_noised(config, simulated, own_data, uploads_kept) if e.dp.enabled else []),
         ],
     }
 
 
-def _dp(e: Experiment, budget: Budget) -> DP:
-    assert e.dp_clip is not None
-    counts = dict(sorted(budget.participations.items()))
-    by_client = {str(client): finite(budget.epsilon(n)) for client, n in counts.items()}
-    most = max(counts.values(), default=0)
+def _dp(e: Experiment, visits: Sequence[VisitRow | FailedVisitRow], budget: Budget) -> DP:
+    """By the server's account, or of records as the clients told it: their accounts are with
+    them."""
+    if e.dp.of_records:
+        counts = Counter(row["client"] for row in visits if row["status"] == "ok")
+        told = told_of_records(visits)
+        epsilon = max(told.values(), default=math.inf if budget.asked else 0.0)
+    else:
+        counts = Counter(budget.participations)
+        told = {client: budget.epsilon(n) for client, n in sorted(counts.items())}
+        epsilon = budget.epsilon(max(counts.values(), default=0))
     return {
-        "level": "user",
-        "epsilon": finite(budget.epsilon(most)),
-        "by_client": by_client,
-        "delta": e.dp_delta,
-        "noise": budget.noise,
-        "clip": e.dp_clip,
-        "draws": budget.draws,
-        "participations_max": most,
-        "earlier": budget.earlier,
-    }
-
-
-def _dp_of_records(
-    e: Experiment, visits: Iterable[VisitRow | FailedVisitRow], budget: Budget
-) -> DP:
-    """As the clients told it: their own accounts are with them."""
-    assert e.dp_clip is not None
-    visits = list(visits)
-    told = told_of_records(visits)
-    counts = Counter(row["client"] for row in visits if row["status"] == "ok")
-    return {
-        "level": "record",
-        "epsilon": finite(max(told.values(), default=math.inf if budget.asked else 0.0)),
+        "level": "record" if e.dp.of_records else "user",
+        "epsilon": finite(epsilon),
         "by_client": {str(client): finite(spent) for client, spent in told.items()},
-        "delta": e.dp_delta,
-        "noise": e.dp_noise,
-        "clip": e.dp_clip,
-        "draws": None,
+        "delta": e.dp.delta,
+        "noise": e.dp.noise if e.dp.of_records else budget.noise,
+        "clip": e.dp.norm,
+        "draws": None if e.dp.of_records else budget.draws,
         "participations_max": max(counts.values(), default=0),
         "earlier": budget.earlier,
     }
@@ -166,15 +150,15 @@ def _not_noised(
     config: RunConfig, simulated: bool, own_data: bool, uploads_kept: bool
 ) -> list[str]:
     e = config.experiment
-    if e.dp_noise == 0:
+    if e.dp.noise == 0:
         return [_NO_NOISE]
     clear, told = [] if simulated else [_TWICE], f"dp: in the clear: {in_words(e)}"
-    if e.dp_of_records:
-        return [told, *_OF_RECORDS, *clear, *([_HELD_OUT] if e.clients_held_out else [])]
-    server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
-    if not own_data and e.normalise != "model" and e.data_text_column is None:
+    if e.dp.of_records:
+        return [told, *_OF_RECORDS, *clear, *([_HELD_OUT] if e.held_out.clients else [])]
+    server = "the sum of a round's updates" if e.secagg.enabled else "every client's upload"
+    if not own_data and e.normalise != "model" and e.data.text_column is None:
         clear += [_SHARED]
     clear += [_KEPT] if uploads_kept or config.execution.audit_uploads else []
-    clear += [_HELD_OUT] if e.clients_held_out else []
-    clear += [_MASKED] if e.secagg_enabled else [told]
+    clear += [_HELD_OUT] if e.held_out.clients else []
+    clear += [_MASKED] if e.secagg.enabled else [told]
     return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, get_args
 
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.data.local import OWN, shared_partition, task_of
-from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -130,7 +130,7 @@ def _with_what_is_here(
     rows = run.rounds()
     if state is not None and rows:
         result = _with_measures(result, run, config, state, rows)
-        if experiment.clients_held_out:
+        if experiment.held_out.clients:
             result["held_out"] = held_out(experiment, run.held_out())
     return result
 
@@ -140,7 +140,7 @@ def _data_notes(run: RunDirectory, config: RunConfig) -> list[str] | None:
     if not run.clients.is_dir():
         return None
     try:
-        return [*remarks(*shared_partition(config.experiment, config.execution.data_path))]
+        return Setup.of(config).remarks
     except UserError:  # gone since
         return None
 
@@ -165,7 +165,7 @@ def _with_measures(
             yield row
 
     by_sampled = sampled(visits())
-    task = task_of(e, config.execution.data_path)
+    task = Setup.of(config).task
     if own := own_data(run, task, samples, state.counts):
         result = {**result, "own_data": own}
     totals = state.totals
@@ -254,7 +254,7 @@ def held_out(e: Experiment, rows: list[HeldOutRow]) -> HeldOut:
             }
         )
     means.sort(key=lambda mean: (mean["round"], mean["samples"]))
-    return {"clients": [*e.held_out], "visits": e.held_out_rounds, "means": means}
+    return {"clients": [*e.held_out_clients], "visits": e.held_out.rounds, "means": means}
 
 
 def never_evaluated(result: Result) -> int:
@@ -273,7 +273,7 @@ def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:
     (`evaluate-initial` is false, or they failed), or some have joined or left. Under masks each
     round has the mean of its own clients, which is the only one there is: all count."""
     last = rows[-1]
-    if e.secagg_enabled:
+    if e.secagg.enabled:
         return [row for row in rows if row["evaluated"]] or rows
     since = max((left for left, _ in e.clients_left if left < last["round"]), default=-1)
     alike = [row for row in rows if row["evaluated"] == last["evaluated"]]

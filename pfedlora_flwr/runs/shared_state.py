@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.local import (
     OWN,
     models_own,
-    shared_constants,
-    shared_partition,
-    task_of,
 )
 from pfedlora_flwr.data.normalisation import Constants
 from pfedlora_flwr.errors import UserError, kind
@@ -151,8 +149,8 @@ def of_run(run: RunDirectory) -> SharedState:
     nothing with a client that comes later."""
     if not run.holds_run:
         raise UserError(f"{run.path} holds no run")
-    config = run.run_config()
-    e, path = config.experiment, config.execution.data_path
+    setup = Setup.of(run.run_config())
+    e = setup.experiment
     if e.state_per_client:
         raise UserError(
             f"{run.path} has sharing={e.sharing}: every client had a state of its own, and none is"
@@ -162,7 +160,7 @@ def of_run(run: RunDirectory) -> SharedState:
     if state is None or not state.round:
         run.check_whole()
         raise UserError(f"{run.path} has no round that is done: there is no shared state")
-    task = _task(run, e, path)
+    task = _task(run, setup)
     method = registry.make(e, task)
     downloads = {
         str(model): download(
@@ -174,7 +172,7 @@ def of_run(run: RunDirectory) -> SharedState:
         raise UserError(
             f"method {e.method} shares nothing with a client that comes later: it would train alone"
         )
-    names, columns, constants = _data(run, e, task, path)
+    names, columns, constants = _data(run, setup, task)
     last = [tuple(row["admitted"]) for row in run.rounds() if row["round"] <= state.round]
     merged = next(filter(None, reversed(last)), ())
     return SharedState(e, task, state.round, downloads, names, columns, constants, merged)
@@ -198,30 +196,29 @@ def newcomer(e: Experiment, place: int, turn: int) -> int:
     return next(k for k in count(e.clients) if k % turn == place)
 
 
-def _task(run: RunDirectory, e: Experiment, path: str) -> Task:
+def _task(run: RunDirectory, setup: Setup) -> Task:
     """What the models take and give, as a client left it where there is one here."""
-    about = next(_abouts(run, e), (0, {}))[1]
+    about = next(_abouts(run, setup.experiment), (0, {}))[1]
     if not {"classes", "shape", "kind"} <= about.keys():
-        return task_of(e, path)
+        return setup.task
     return Task(about["classes"], tuple(about["shape"]), kinds.named(about["kind"]))
 
 
 def _data(
-    run: RunDirectory, e: Experiment, task: Task, path: str
+    run: RunDirectory, setup: Setup, task: Task
 ) -> tuple[tuple[str, ...], tuple[str, ...], Constants | None]:
     """Class names, columns and constants: as the run's clients left them where they are here, else
     from its dataset; of sites with data of their own what they have told."""
     if run.partition == OWN:
         names, columns = sites_told(run)
         return names, columns, None
-    for k, about in _abouts(run, e):
-        if models_own(e, task, k) is None:  # else its constants are its model's
+    for k, about in _abouts(run, setup.experiment):
+        if models_own(setup.experiment, task, k) is None:  # else its constants are its model's
             columns = tuple(about.get("feature_names") or ())
             constants = tuple(about["mean"]), tuple(about["std"])
             return tuple(about["class_names"]), columns, constants
-    dataset, _ = shared_partition(e, path)
-    columns = tuple(dataset.feature_names or ())
-    return tuple(dataset.class_names), columns, shared_constants(e, path)
+    columns = tuple(setup.dataset.feature_names or ())
+    return tuple(setup.dataset.class_names), columns, setup.constants
 
 
 def _abouts(run: RunDirectory, e: Experiment) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -39,9 +39,9 @@ class Spent:
 
         epochs: of DP-SGD in a visit. Raises UserError for an account that cannot be read or is of
         another number of samples, and if δ is too large for so many."""
-        if e.dp_delta * samples >= 1:
+        if e.dp.delta * samples >= 1:
             raise UserError(
-                f"dp.delta is {e.dp_delta:g}; allowed with dp.level=record: below 1/n_k, which is"
+                f"dp.delta is {e.dp.delta:g}; allowed with dp.level=record: below 1/n_k, which is"
                 f" {1 / samples:g} for client {client}"
             )
         self._path = folder / "dp.json" if folder else None
@@ -57,11 +57,11 @@ class Spent:
         e = self._e
         if self._noise is not None:
             return self._noise
-        if e.dp_noise is not None:
-            return e.dp_noise
-        assert e.dp_epsilon is not None
+        if e.dp.noise is not None:
+            return e.dp.noise
+        assert e.dp.epsilon is not None
         visits = max(1, planned(e).get(self._client, 0))
-        return record_noise_for(e.dp_epsilon, self.parts, visits * self.steps, e.dp_delta)
+        return record_noise_for(e.dp.epsilon, self.parts, visits * self.steps, e.dp.delta)
 
     def epsilon(self, more: int = 0) -> float:
         """ε of each of its records, after so many more visits."""
@@ -69,7 +69,7 @@ class Spent:
 
     def of_visits(self, count: int) -> float:
         """ε of each of its records in so many visits."""
-        return record_epsilon(self.noise, self.parts, count * self.steps, self._e.dp_delta)
+        return record_epsilon(self.noise, self.parts, count * self.steps, self._e.dp.delta)
 
     @property
     def told(self) -> float | None:
@@ -90,13 +90,12 @@ class Spent:
 
     def _spend(self, path: Path, round: int, version: int) -> Noise:
         """The same of the account as it was just read."""
-        assert self._e.dp_clip is not None
         if self._round < version:
             raise UserError(
                 f"{_WHAT}, is missing or older than its model of round {version}; restore it, or"
                 " start a new run"
             )
-        limit = self._e.dp_epsilon
+        limit = self._e.dp.epsilon
         if limit is not None and (found := self.epsilon(1)) > limit:
             raise UserError(
                 f"one more visit would bring the ε of its records to {found:.4g}, dp.epsilon is"
@@ -112,7 +111,7 @@ class Spent:
             "samples": self._samples,
         }
         write_atomically(path, json.dumps(record).encode())
-        return Noise(self._noise, self._e.dp_clip)
+        return Noise(self._noise, self._e.dp.norm)
 
     def _read(self) -> None:
         """The account as it is on disk."""

@@ -205,7 +205,7 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
     if not isinstance(client, Integral) or not 0 <= client < experiment.clients:
         last = experiment.trained_clients - 1
         raise UserError(f"client is {client!r}; allowed: 0 to {last}")
-    if client in experiment.held_out:
+    if client in experiment.held_out_clients:
         raise UserError(
             f"client {client} of {run.path} is held out and was never trained; adapt it with"
             f" `pfedlora adapt {run.path} --client {client} --output DIR`"

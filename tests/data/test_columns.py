@@ -17,8 +17,8 @@ import pytest
 from pfedlora_flwr.api.inputs import inputs_of
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.local import shared_partition
-from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.data.local import forget
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.data.source import Arrays, Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.task import Task
@@ -37,7 +37,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     datasets.load.cache_clear()
-    shared_partition.cache_clear()
+    forget()
 
 
 def saved(feature: Any, values: list[Any]) -> str:
@@ -107,8 +107,8 @@ def told_of(labels: list[str], sites: list[str]) -> str:
     Path("t.csv").write_text("x,label,site\n" + "".join(rows))
     keys = {"dataset": "csv:t.csv", "data.client-column": "site", "clients": 1}
     datasets.load.cache_clear()
-    shared_partition.cache_clear()
-    return "\n".join(remarks(*shared_partition(from_flat(keys | {"partition.kind": "iid"}), "")))
+    forget()
+    return "\n".join(DataSetup(from_flat(keys | {"partition.kind": "iid"})).remarks)
 
 
 def test_names_of_what_is_missing_are_told() -> None:

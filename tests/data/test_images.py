@@ -13,8 +13,7 @@ from PIL import Image
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.images import read_image
-from pfedlora_flwr.data.local import shared_partition
-from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.task import Task
@@ -160,7 +159,7 @@ def test_owners_that_are_too_small_to_be_clients_are_counted(tmp_path: Path) -> 
     (tmp_path / "t.csv").write_text(f"a,site,label\n{rows}")
     keys = {"dataset": f"csv:{tmp_path}/t.csv", "clients": 2, "partition.kind": "natural"}
     e = from_flat(keys | {"data.client-column": "site"})
-    assert [*remarks(*shared_partition(e, ""))] == [
+    assert [*DataSetup(e).remarks] == [
         "left out: 4 rows of 2 owners that have fewer than partition.min-samples"
     ]
 

@@ -23,8 +23,8 @@ from PIL import Image
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data import datasets
-from pfedlora_flwr.data.local import Site, shared_partition, task_of, without_own_folders
-from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.data.local import Site, forget, without_own_folders
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.client import PersonalisedClient
@@ -74,7 +74,8 @@ def test_a_table_with_a_client_column(kind: str, tmp_path: Path) -> None:
         "data.client-column": "site",
     }
     e = from_flat(keys)
-    dataset, partition = shared_partition(e, "")
+    setup = DataSetup(e)
+    dataset, partition = setup.dataset, setup.partition
     assert (dataset.kind, dataset.shape) == (VECTORS, (3,))
     assert dataset.class_names == ("sick", "well")
     assert [dataset.class_names[i] for i in dataset.labels] == LABELS
@@ -174,7 +175,7 @@ def test_a_run_does_not_go_on_with_other_columns(own: bool, tmp_path: Path, pfed
         )
     )
     datasets.load.cache_clear()
-    shared_partition.cache_clear()
+    forget()
     code, _, err = pfedlora("evaluate", "node" if own else "run", "--client", "0")
     assert (code, err.count("\n")) == (2, 1)
     assert "t.csv is not what client 0 was trained on; restore it, or give DATA" in err
@@ -361,8 +362,9 @@ def test_series_are_normalised_by_channel(tmp_path: Path) -> None:
     inputs = np.random.default_rng(0).normal([[1], [100]], [[1], [9]], (40, 2, 16))
     np.savez(tmp_path / "s.npz", inputs=inputs, labels=np.arange(40) % 2)
     e = from_flat({"dataset": "npz:s.npz", "clients": 2, "partition.kind": "iid"})
-    assert (task_of(e, "").kind, task_of(e, "").shape) == (SERIES, (2, 16))
-    _, partition = shared_partition(e, "")
+    assert (DataSetup(e).task.kind, DataSetup(e).task.shape) == (SERIES, (2, 16))
+    setup = DataSetup(e)
+    _, partition = setup.dataset, setup.partition
     trained = inputs[np.concatenate([split.train for split in partition.clients])]
     site = Site.find(e, 0, {})
     assert np.allclose(site.mean, trained.mean((0, 2)))
@@ -377,11 +379,12 @@ def test_grey_images_of_another_size_stay_bytes_until_the_batch(tmp_path: Path) 
     images = np.random.default_rng(0).integers(0, 256, (40, 20, 28), np.uint8)
     np.savez(tmp_path / "g.npz", images=images, labels=np.arange(40) % 2, clients=["b", "a"] * 20)
     e = from_flat({"dataset": "npz:g.npz", "clients": 2, "partition.kind": "natural"})
-    assert task_of(e, "").shape == (1, 20, 28)
+    assert DataSetup(e).task.shape == (1, 20, 28)
     site = Site.find(e, 0, {})
     train = site.load(torch.device("cpu")).train
     assert train.inputs.dtype == torch.uint8
-    _, partition = shared_partition(e, "")
+    setup = DataSetup(e)
+    _, partition = setup.dataset, setup.partition
     trained = images[np.concatenate([split.train for split in partition.clients])] / 255
     expected = (images[site.split.train] / 255 - trained.mean()) / trained.std()
     assert np.allclose(train.batch(slice(None)).numpy(), expected[:, None], atol=1e-5)
@@ -419,14 +422,14 @@ def test_images_of_12_bits_in_16_are_warned_of_once(tmp_path: Path) -> None:
 
 def test_datasets_of_a_known_size_are_resized() -> None:
     e = from_flat({"image-size": 48})
-    assert task_of(e, "").shape == (3, 48, 48)
+    assert DataSetup(e).task.shape == (3, 48, 48)
     assert not list(datasets.cache.cache_root().glob("*")), "the name tells the shape"
     dataset = datasets.load("digits", Reading.of(e, ""))
     assert (dataset.shape, dataset.resized, dataset.mean) == ((3, 48, 48), 1797, None)
-    oblong = shared_partition(from_flat({"input-shape": "3x16x24"}), "")[0]
+    oblong = DataSetup(from_flat({"input-shape": "3x16x24"})).dataset
     assert (oblong.shape, oblong.resized) == ((3, 16, 24), 1797)
     with pytest.raises(UserError, match="input-shape is 1x32x32; allowed: auto, or 3x32x32"):
-        shared_partition(from_flat({"input-shape": "1x32x32"}), "")
+        _ = DataSetup(from_flat({"input-shape": "1x32x32"})).partition
     ours = Image.fromarray(datasets.load("digits").inputs[5]).resize(
         (48, 48), Image.Resampling.BILINEAR
     )
@@ -592,7 +595,8 @@ def test_a_function_gives_arrays_or_takes_the_data_path(
         None,
     )
     e = from_flat({"dataset": "own_data:with_path", "clients": 2, "partition.kind": "natural"})
-    _, partition = shared_partition(e, "")
+    setup = DataSetup(e)
+    _, partition = setup.dataset, setup.partition
     assert partition.owners == ("0", "1")
     assert not list(datasets.cache.cache_root().glob("*")), "what a function gives may change"
     monkeypatch.delitem(sys.modules, "own_data")
@@ -624,7 +628,8 @@ def test_labels_and_owners_that_begin_with_a_zero_are_texts(zeros: bool, tmp_pat
     (tmp_path / "t.csv").write_text("zip,site,label\n" + "".join(rows))
     keys = {"dataset": f"csv:{tmp_path}/t.csv", "data.client-column": "site", "clients": 3}
     e = from_flat(keys | {"partition.kind": "natural"})
-    data, partition = shared_partition(e, "")
+    setup = DataSetup(e)
+    data, partition = setup.dataset, setup.partition
     assert partition.owners == (("007", "10", "7") if zeros else ("7", "8", "10"))
     assert data.class_names == (("01", "02") if zeros else ("1", "2"))
     assert data.feature_names == ("zip",)
@@ -642,10 +647,10 @@ def test_names_that_are_nearly_equal_and_rows_that_stand_twice_are_told(tmp_path
     once = [f"{i},{'p' if i % 2 else 'P '},{label}\n" for i, label in enumerate(labels)]
     (tmp_path / "t.csv").write_text("a,site,label\n" + "".join(once + once))
     keys = {"dataset": f"csv:{tmp_path}/t.csv", "data.client-column": "site", "clients": 1}
-    told = "\n".join(remarks(*shared_partition(from_flat(keys | {"partition.kind": "iid"}), "")))
+    told = "\n".join(DataSetup(from_flat(keys | {"partition.kind": "iid"})).remarks)
     assert "classes that differ by spaces or capitals alone: ' Type  One', 'type one'" in told
     assert "owners that differ by spaces or capitals alone: 'P ', 'p'" in told
     assert re.search(r"[1-4] of 4 test rows stand in the same client's training part, too", told)
     assert "these classes have fewer than 3 rows, and so none in some part of the data: " in told
     e = from_flat({"dataset": "digits"})
-    assert not [*remarks(*shared_partition(e, ""))]
+    assert not [*DataSetup(e).remarks]

@@ -124,10 +124,10 @@ def test_a_partition_is_one_function_and_one_entry(tmp_path: Path) -> None:
     grown.add_import("data/partition.py", "from pfedlora_flwr.data.turns import turns")
     grown.add_line("data/partition.py", "DRAWN", '"turns": turns,')
     grown.run(
-        "from pfedlora_flwr.config import all_keys, from_flat\nfrom pfedlora_flwr.data.local import"
-        " shared_partition\nassert all_keys()['partition.kind'].allowed == 'pathological |"
-        " dirichlet | iid | turns | natural'\n_, partition ="
-        " shared_partition(from_flat({'partition.kind': 'turns', 'clients': 3}), '')\nassert {i % 3"
+        "from pfedlora_flwr.config import all_keys, from_flat\nfrom pfedlora_flwr.data.setup import"
+        " DataSetup\nassert all_keys()['partition.kind'].allowed == 'pathological |"
+        " dirichlet | iid | turns | natural'\npartition ="
+        " DataSetup(from_flat({'partition.kind': 'turns', 'clients': 3})).partition\nassert {i % 3"
         " for i in partition.clients[1].train} == {1}\n"
     )
 

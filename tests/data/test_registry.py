@@ -9,7 +9,7 @@ import pytest
 
 from pfedlora_flwr.config import all_keys, from_flat
 from pfedlora_flwr.data import cifar, datasets, registry
-from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from tests.grown import Grown
 
@@ -121,4 +121,4 @@ def test_only_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_the_names_of_classes_say_how_many_there_are() -> None:
     """On a server whose sites have data of their own, which it does not see."""
     keys = {"data.class-names": "benign,malignant,normal", "input-shape": "4"}
-    assert task_of(from_flat(keys), "").classes == 3
+    assert DataSetup(from_flat(keys)).task.classes == 3

@@ -280,7 +280,7 @@ def test_under_masks_the_bound_leaves_room_for_what_rounding_adds() -> None:
     draws = np.random.default_rng(0)
     update = draws.normal(size=10_000)
     update *= left / np.linalg.norm(update)
-    step = 2 * masked.secagg_clip / (dp.LEVELS - 1)
+    step = 2 * masked.secagg.clip / (dp.LEVELS - 1)
     rounded = np.sign(update) * np.ceil(np.abs(update) / step) * step  # all of them outwards
     assert left < np.linalg.norm(rounded) <= 0.5
 
@@ -302,7 +302,7 @@ def test_what_is_spent_is_on_disk_before_it_is_used_and_adds_up(tmp_path: Path) 
         (2, 1.5, 2)
     ]
     assert after.earlier[0]["level"] == "user"
-    assert after.earlier[0]["epsilon"] == accountant.epsilon(1.5, 2, e.dp_delta)
+    assert after.earlier[0]["epsilon"] == accountant.epsilon(1.5, 2, e.dp.delta)
     path.write_bytes(replaced(path) or b"")
     assert Budget(path, e).earlier == after.earlier
     path.write_text("{")

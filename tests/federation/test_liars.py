@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.attacks import KEYS as DIGITS
 from pfedlora_flwr.config import run_config
-from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.link import Server
@@ -32,7 +32,7 @@ class GivenUploads:
     def __init__(self, folder: Path, **keys: Any) -> None:
         config = run_config({"method": "fedavg", "models": "cnn5"} | keys)
         self.experiment = config.experiment
-        self.method = registry.make(self.experiment, task_of(self.experiment, ""))
+        self.method = Setup(self.experiment).method
         self.state = ServerState(self.method.state_init(0))
         self.server = Server(config.execution, RunDirectory(folder), self.state)
         self.chain = Chain(self.experiment, self.method, self.server)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.data.local import Site, forget, shared_data
+from pfedlora_flwr.data.local import Site, forget
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.messages import Instruction
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -50,7 +51,7 @@ def instruction(data: str) -> dict[str, Any]:
 def there(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What the server's data is known by, where this process has another."""
     forget()
-    found = shared_data(from_flat(KEYS), "")
+    found = DataSetup(from_flat(KEYS)).data
     monkeypatch.setitem(changed, request.param, other(request.param))
     forget()
     return found
@@ -83,8 +84,8 @@ def test_all_processes_of_one_dataset_know_it_alike() -> None:
     e = from_flat(KEYS)
     said = {Site.find(e, k, {}).data for k in range(3)}
     forget()
-    assert said == {shared_data(e, "")}
-    assert said != {shared_data(from_flat(KEYS | {"seed": 1}), "")}
+    assert said == {DataSetup(e).data}
+    assert said != {DataSetup(from_flat(KEYS | {"seed": 1})).data}
 
 
 @pytest.mark.slow

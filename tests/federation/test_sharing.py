@@ -14,6 +14,7 @@ from rich.console import Console
 
 from pfedlora_flwr.commands.dry_run import dry_run
 from pfedlora_flwr.config import from_flat, located, run_config
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.server_state import is_standalone
 from pfedlora_flwr.files import tensors_sha256
@@ -137,7 +138,7 @@ def test_which_controls_are_standalone_is_decided_by_the_first_state() -> None:
         return {
             name
             for name in ANY_MODEL
-            if is_standalone(from_flat(KEYS | {"method": name, "sharing": sharing}), "")
+            if is_standalone(Setup(from_flat(KEYS | {"method": name, "sharing": sharing})))
         }
 
     assert of("mean") == set()
@@ -146,7 +147,7 @@ def test_which_controls_are_standalone_is_decided_by_the_first_state() -> None:
     own = "tests.federation.test_sharing:Patient"
     for sharing in ("none", "start"):
         e = from_flat(KEYS | {"method": own, "sharing": sharing})
-        assert not is_standalone(e, ""), "it may train otherwise"
+        assert not is_standalone(Setup(e)), "it may train otherwise"
 
 
 class Patient(Standalone):

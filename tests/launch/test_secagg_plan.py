@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pfedlora_flwr.config import run_config
-from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch.secagg_plan import of_keys, of_sizes
 
@@ -23,7 +23,7 @@ def keys_told(**keys: object) -> list[str]:
 
 def sizes_told(most: int, **keys: object) -> list[str]:
     config = run_config(KEYS | {"secagg.max-samples": most} | keys)
-    return [*of_sizes(config, shared_partition(config.experiment, "")[1])]
+    return [*of_sizes(config, DataSetup(config.experiment).partition)]
 
 
 def test_a_min_success_below_the_threshold_is_told_with_both() -> None:
@@ -45,7 +45,7 @@ def test_a_round_timeout_whose_stages_are_too_short_for_a_message_is_told() -> N
 
 
 def test_samples_beyond_the_most_are_refused_before_the_start() -> None:
-    sizes = [len(s.train) for s in shared_partition(run_config(KEYS).experiment, "")[1].clients]
+    sizes = [len(s.train) for s in DataSetup(run_config(KEYS).experiment).partition.clients]
     largest = max(sizes)
     with pytest.raises(UserError) as refused:
         sizes_told(largest - 1)
@@ -61,7 +61,7 @@ def test_samples_beyond_the_most_are_refused_before_the_start() -> None:
 
 
 def test_a_coarse_rounding_is_told_by_the_formula_of_the_page_on_privacy() -> None:
-    sizes = [len(s.train) for s in shared_partition(run_config(KEYS).experiment, "")[1].clients]
+    sizes = [len(s.train) for s in DataSetup(run_config(KEYS).experiment).partition.clients]
     assert len({*sizes}) == 1
     bound = 2 * 0.5 * 3 / 2**22 / (3 * sizes[0] / 10_000)
     assert sizes_told(10_000, **{"secagg.clip": 0.5, "participation": 0.75}) == [

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.methods import registry
@@ -72,7 +72,7 @@ class Keeps(Standalone):
 )
 def test_aggregate_may_change_nothing_of_the_method(does: str, what: str) -> None:
     e = from_flat({"method": f"{HERE}:Keeps"})
-    method = registry.make(e, task_of(e, ""))
+    method = Setup(e).method
     assert method.aggregate({}, {}, 1) == {}, "a cached property is none"
     method._method.does = does  # type: ignore[attr-defined]
     with pytest.raises(UserError, match=f"aggregate changed self.{what}, which"):
@@ -91,7 +91,7 @@ class Draws(Standalone):
 
 def test_a_visits_draws_are_the_seeds_and_none_after_it_are() -> None:
     e = from_flat({"method": f"{HERE}:Draws", "models": "cnn5"})
-    method, data = registry.make(e, task_of(e, "")), samples([0, 1])
+    method, data = Setup(e).method, samples([0, 1])
     model = method.initial_model(0)
     drawn, after = [], []
     for seed in (1, 2):

@@ -9,7 +9,8 @@ import torch
 
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.config import from_flat, run_config
-from pfedlora_flwr.data.local import Site, shared_partition
+from pfedlora_flwr.data.local import Site
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.files import tensors_sha256
@@ -40,10 +41,10 @@ def test_one_model_of_each_architecture_is_trained_at_the_cost_of_all_clients(
 @pytest.mark.parametrize("participation", [1.0, 0.5])
 def test_a_round_s_rows_are_of_all_training_parts(participation: float) -> None:
     e = from_flat(KEYS | {"method": "pooled", "participation": participation})
-    site, everyone = Site.find(e, 1, {}), shared_partition(e, "")[1].clients
+    site, everyone = Site.find(e, 1, {}), DataSetup(e).partition.clients
     total = sum(len(split.train) for split in everyone)
     cpu = torch.device("cpu")
-    first, second = (site.pooled(e, "", round, cpu) for round in (1, 2))
+    first, second = (site.pooled(DataSetup(e), round, cpu) for round in (1, 2))
     assert len(first) == len(second) == int(total * participation)
     assert torch.equal(first.inputs, second.inputs) == (participation == 1)
 

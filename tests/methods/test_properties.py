@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.federation import client
 from pfedlora_flwr.federation.model_cache import ModelCache
 from pfedlora_flwr.files import tensors_sha256
@@ -157,7 +157,8 @@ def test_a_client_that_misses_rounds_keeps_its_predictor(whole: Done, killed: Ki
 def test_export_and_predict_give_the_model_that_was_evaluated(
     whole: Done, keys: dict[str, Any], tmp_path: Path
 ) -> None:
-    dataset, partition = shared_partition(RunDirectory(whole.output).experiment(), "")
+    setup = DataSetup(RunDirectory(whole.output).experiment())
+    dataset, partition = setup.dataset, setup.partition
     state = RunDirectory(whole.output).checkpoints.load()
     assert state is not None
     for k, row in whole.result["per_client"].items():

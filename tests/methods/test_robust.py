@@ -13,8 +13,7 @@ from flwr.serverapp.strategy.fedtrimmedavg import trim_mean
 from flwr.serverapp.strategy.multikrum import select_multikrum
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.data.local import task_of
-from pfedlora_flwr.methods import registry
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.methods.class_means import merged_rows
 from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.methods.robust import Rule, krum
@@ -89,7 +88,7 @@ def test_the_rows_that_clients_receive_stay_among_the_honest_ones(method: str, r
     liar."""
     keys: dict[str, Any] = {"method": method, "aggregation": rule, "models": "cnn5"}
     e = from_flat(keys)
-    made = registry.make(e, task_of(e, ""))
+    made = Setup(e).method
     before = made.state_init(0)
     uploads = {}
     for client, value in enumerate([1.0, 2.0, 3.0, -1e6]):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pfedlora_flwr.config import run_config
-from pfedlora_flwr.data.local import task_of
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch.trainable import check_trainable
 from pfedlora_flwr.methods import registry
@@ -131,7 +131,7 @@ def test_exactly_what_is_promised_moves(
     keys = keys_of(form, train, method, weights)
     if form == "text":
         monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path))
-        monkeypatch.setattr(plain, "make", lambda e: registry.make(e, task_of(e, "")))
+        monkeypatch.setattr(plain, "make", lambda e: Setup(e).method)
     try:
         of = Plain(keys)
         modules = {k: of.model(k) for k in range(2)}

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.config import run_config
-from pfedlora_flwr.data.local import OWN, shared_partition
+from pfedlora_flwr.data.local import OWN
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.runs.directory import RunDirectory
 
@@ -105,7 +106,7 @@ def make_run(
         "flops": sum(row["flops"] for row in rows),
         "operations": {"clients": sum(row["flops"] for row in rows), "server": 0},
         "seconds": {"total": float(len(rows) - 1)},
-        "partition": partition or shared_partition(e, "")[1].fingerprint,
+        "partition": partition or DataSetup(e).partition.fingerprint,
     }
     if partition == OWN:
         told = {"sites": n, "kind": "vectors", "shape": [4], "classes": 3, "samples": None}

@@ -61,7 +61,7 @@ def terms(e: Experiment, x: Execution, clients: int) -> dict[str, int | float]:
         Key.SAMPLE_NUMBER: clients,
         Key.SHARE_NUMBER: shares,
         Key.THRESHOLD: max(at_least(x.secagg_threshold, shares), 2 * shares // 3 + 1),
-        Key.CLIPPING_RANGE: e.secagg_clip,
+        Key.CLIPPING_RANGE: e.secagg.clip,
         Key.TARGET_RANGE: LEVELS,
         Key.MOD_RANGE: MODULUS,
         Key.MAX_WEIGHT: float(e.masked_weight),
@@ -87,14 +87,14 @@ class Guard:
         e = config.experiment
         try:
             required, _ = (_says(context, *key) for key in (_REQUIRED, _TOLD))
-            if required and not e.secagg_enabled:
+            if required and not e.secagg.enabled:
                 raise UserError("secagg is required here, and secagg.enabled is false in this run")
-            if e.secagg_enabled and message.metadata.message_type == wire.EVALUATE:
+            if e.secagg.enabled and message.metadata.message_type == wire.EVALUATE:
                 raise UserError(
                     "the server asks for the scores of one client; under masks they are in the sum"
                     " of a round alone"
                 )
-            if e.secagg_enabled and message.metadata.message_type == wire.TRAIN:
+            if e.secagg.enabled and message.metadata.message_type == wire.TRAIN:
                 return self._in_stage(config, message, context, call_next)
         # ours, Flower's, the cipher's or a user's: none may carry anything out
         except Exception as error:
@@ -256,13 +256,13 @@ def _update(
         [np.subtract(a, b, dtype=np.float64).ravel() for a, b in zip(after, before, strict=True)]
     )
     largest = float(np.abs(delta).max(initial=0.0))
-    if not largest <= e.secagg_clip:  # NaN is not
+    if not largest <= e.secagg.clip:  # NaN is not
         logger.warning("this node's update reaches %g", largest)  # here alone: it is under the mask
-        raise UserError(f"its update is beyond secagg.clip, {e.secagg_clip:g}")
+        raise UserError(f"its update is beyond secagg.clip, {e.secagg.clip:g}")
     if answer.num_examples > e.masked_weight:
         logger.warning("this node has %d training samples", answer.num_examples)
         raise UserError(
-            f"it has more than secagg.max-samples training samples, {e.secagg_max_samples}"
+            f"it has more than secagg.max-samples training samples, {e.secagg.max_samples}"
         )
     if answer.num_examples < 1:
         raise UserError("it has no training samples")
@@ -271,7 +271,7 @@ def _update(
     content = wire.fit_content(FitRes(answer.status, summed, answer.num_examples, metrics))
     seed = derive(e.seed, "rounding", int(ins.config["client"]), int(ins.config["round"]))
     # a server may tell each client another configuration
-    scale = [answer.num_examples, e.masked_weight, e.secagg_clip, seed]
+    scale = [answer.num_examples, e.masked_weight, e.secagg.clip, seed]
     return Message(content, reply_to=message), seed, repr(scale).encode() + delta.tobytes()
 
 

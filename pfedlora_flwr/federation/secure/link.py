@@ -32,7 +32,7 @@ class Masks(Link):
 
     @classmethod
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
-        return e.secagg_enabled
+        return e.secagg.enabled
 
     @classmethod
     def mod(cls, config_of: Callable[[Context], RunConfig]) -> Mod:

@@ -115,7 +115,7 @@ class SecureUplink(Uplink):
         if found is not None:
             mean, summed = found
             moved = moved_by(part, mean)
-            if not e.dp_enabled:  # else rounding would come before the noise, which is to hide it
+            if not e.dp.enabled:  # else rounding would come before the noise, which is to hide it
                 moved = {name: t.to(part[name].dtype) for name, t in moved.items()}
             uploads = {SERVER: Upload(moved, 1)}
         return Collected(visits, uploads, reason, summed)
@@ -193,7 +193,7 @@ class SecureUplink(Uplink):
                 None,
                 f"too few shares came to unmask: {len(total.left)} clients answered",
             )
-        if e.dp_enabled and total.weight != len(left) * LEVELS:
+        if e.dp.enabled and total.weight != len(left) * LEVELS:
             # with another total an update would count more than its clip over K
             return (
                 None,
@@ -204,11 +204,11 @@ class SecureUplink(Uplink):
             )
         mean, _ = means
         slack = 1 + 2 * e.masked_weight / LEVELS  # of the rounding, at the least weight
-        if not np.abs(mean).max(initial=0.0) <= slack * e.secagg_clip:  # NaN is not
+        if not np.abs(mean).max(initial=0.0) <= slack * e.secagg.clip:  # NaN is not
             return (
                 None,
                 (
-                    f"the sum is beyond secagg.clip, {e.secagg_clip:g}: a client's upload or shares"
+                    f"the sum is beyond secagg.clip, {e.secagg.clip:g}: a client's upload or shares"
                     " are wrong, nobody can tell whose"
                 ),
             )

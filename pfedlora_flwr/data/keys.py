@@ -1,0 +1,101 @@
+"""The keys of data: how a dataset is read, and divided among clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.keys import Form, Listed, Section, key, nonempty
+
+
+@dataclass(frozen=True)
+class PartitionKeys(Section):
+    """How samples are assigned to clients."""
+
+    kind: str = key("pathological", "how samples are assigned to clients")
+    classes_per_client: int = key(
+        2,
+        "classes per client (pathological); their product with the number of clients must be a"
+        " multiple of the number of classes; auto, in a run: 2, or the smallest number that divides"
+        " evenly",
+        low=1,
+        needs="partition.kind=pathological",
+    )
+    alpha: float = key(
+        0.3,
+        "concentration of the Dirichlet distribution",
+        above=0,
+        needs="partition.kind=dirichlet",
+    )
+    min_samples: int = key(
+        10,
+        "owners with fewer samples are left out (natural)",
+        low=10,
+        needs="partition.kind=natural",
+    )
+    samples_per_client: int | None = key(
+        None,
+        "maximum of training samples per client, taken from its classes in turn; validation and"
+        " test parts stay; auto: all",
+        low=2,
+    )
+
+
+@dataclass(frozen=True)
+class DataKeys(Section):
+    """How a dataset is read."""
+
+    label_column: str | None = key(
+        None,
+        "the label column; auto: `label`, for `hf:` the column of class labels",
+    )
+    input_column: str | None = key(
+        None,
+        "the input column, only for `hf:`; auto: its only column of images or arrays, otherwise"
+        " all numeric columns",
+    )
+    text_column: str | None = key(
+        None,
+        "the column of texts, of `csv:`, `parquet:` and `hf:`; auto: none",
+    )
+    max_tokens: int = key(
+        64,
+        "tokens of a text that a model takes",
+        name="max-tokens",
+        low=2,
+        high=8192,
+        needs="data.text-column",
+    )
+    client_column: str | None = key(
+        None,
+        "the column that names a sample's owner (partition.kind=natural); auto: none",
+    )
+    class_names: Listed[str] | None = key(
+        None,
+        "a table's classes in order, separated by commas; auto: its sorted labels",
+        form=Form("names", nonempty),
+    )
+    sep: str = key(
+        "comma",
+        "column separator of a CSV",
+        choices=("comma", "semicolon", "tab", "bar"),
+    )
+    decimal: str = key(
+        "point",
+        "decimal separator in a CSV",
+        choices=("point", "comma"),
+    )
+    subfolders: bool = key(
+        False,
+        "include images in sub-folders of a class's folder (`folder:`)",
+    )
+
+    def check(self) -> None:
+        if self.sep == self.decimal:
+            raise UserError("data.decimal is comma, and data.sep, too: a CSV needs two marks")
+        names = self.class_names or ()
+        if len(set(names)) < len(names) or len(names) == 1:
+            raise UserError(
+                f"data.class-names is {self.class_names!r}; allowed: auto, or at least two names,"
+                " each once"
+            )

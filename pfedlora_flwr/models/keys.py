@@ -1,0 +1,51 @@
+"""The keys of LoRA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.keys import Form, Listed, Section, integer, key, nonempty
+
+
+@dataclass(frozen=True)
+class LoraKeys(Section):
+    """LoRA inside a frozen encoder."""
+
+    rank: Listed[int] = key(
+        "8",
+        "LoRA: rank r; several values, separated by commas, are assigned in turn",
+        form=Form("integers ≥ 1", integer),
+    )
+    alpha: float | None = key(
+        None,
+        "LoRA: the product is scaled by alpha / r; auto: 2·r, the same scale for any rank",
+        above=0,
+    )
+    targets: Listed[str] | None = key(
+        None,
+        "LoRA: suffixes of layer names, separated by commas, or all-linear; auto: qkv of a ViT,"
+        " query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3"
+        " convolutions of a ResNet",
+        form=Form("all-linear, or suffixes of layer names", nonempty),
+    )
+    dropout: float = key(0.0, "LoRA: dropout of its input in training", low=0, below=1)
+    init: str = key(
+        "peft",
+        "LoRA: initialisation of A (B starts at 0): peft (Kaiming), orthogonal rows, or"
+        " folder:PATH, A and B saved by peft",
+        choices=("peft", "orthogonal", "folder:"),
+    )
+    head: str = key(
+        "private",
+        "the head under methods that exchange LoRA: private to each client, or shared, sent and"
+        " averaged as LoRA is",
+        choices=("private", "shared"),
+    )
+
+    def check(self) -> None:
+        if " (" in self.init or ", " in self.init:
+            raise UserError(
+                f"lora.init is {self.init!r}; allowed: a folder whose path has neither ' (' nor"
+                " ', '"
+            )
