@@ -1,4 +1,4 @@
-"""What `predict`, `evaluate`, `adapt` and `align` print."""
+"""What `report`, `predict`, `evaluate`, `adapt` and `align` print."""
 
 from __future__ import annotations
 
@@ -21,7 +21,22 @@ from pfedlora_flwr.ops.align import Alignment
 from pfedlora_flwr.ops.evaluate import OWN, SCORES, Evaluation
 from pfedlora_flwr.ops.predict import Prediction
 from pfedlora_flwr.ops.read_inputs import Place
+from pfedlora_flwr.report.write import Written
 from pfedlora_flwr.runs.rows import HeldOutRow
+
+
+def show_report(written: Written, out: Console) -> None:
+    """The verdict, the accuracies as wide as the terminal, and where the rest is."""
+    # in a file a paragraph stays one line
+    out.print(written.verdict, soft_wrap=not out.is_terminal)
+    shown = Table()
+    for name, numeric in zip(written.table.columns, written.table.numeric, strict=True):
+        shown.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+    for line in written.table.lines:
+        bold = "bold" if any(cell.startswith("**") for cell in line) else ""
+        shown.add_row(*(Text(cell.replace("**", "")) for cell in line), style=bold)
+    out.print(shown)
+    out.print(f"the report is in {written.folder}", soft_wrap=True)
 
 
 def predictions_json(predictions: Sequence[Prediction], top: int) -> str:

@@ -64,6 +64,8 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
                 if label.startswith("operations") and not tells_operations(outcome):
                     continue
                 _curve(axis, outcome, measure if label != "round" else None, scale)
+            for number, drawn in enumerate((*axis.lines, *axis.collections)):
+                drawn.set_gid(f"{label[0]}{number}:{drawn.get_label()}")  # what the page toggles
             axis.set_xlabel(label)
             _ticks(axis, label, scale)
         axes[0][0].set_ylabel("mean test accuracy (%)")
@@ -74,7 +76,7 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         "A method that sends nothing is a level line at its last accuracy in the second panel. "
     )
     against = "rounds, bytes and operations" if sent else "rounds and operations"
-    caption = f"Accuracy against {against}, {words.keys(scenario)}: the mean over seeds"
+    caption = f"Accuracy against {against}{words.of(scenario)}: the mean over seeds"
     spread = (
         "; the band reaches from the lowest to the highest seed. "
         if any(len(o.runs) > 1 for o in outcomes)
@@ -122,7 +124,7 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
         path = save(figure, folder, f"clients_{slug(scenario) or 'all'}")
     return Picture(
         path,
-        f"Test accuracy of each client's final model, all seeds together, {words.keys(scenario)}; +"
+        f"Test accuracy of each client's final model, all seeds together{words.of(scenario)}; +"
         " marks the mean.",
     )
 
@@ -185,8 +187,8 @@ def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
         " fewer than three"
     )
     caption = (
-        f"Accuracy, operations and, as the marker's area, parameters sent both ways {span},"
-        f" {words.keys(scenario)}; {bars}. {_untold(everyone)}"
+        f"Accuracy, operations and, as the marker's area, parameters sent both ways {span}"
+        f"{words.of(scenario)}; {bars}. {_untold(everyone)}"
     )
     return Picture(path, caption.strip())
 
@@ -281,7 +283,7 @@ def _curve(
         sums = [accumulate(map(measure, rows)) for rows in runs]
         xs = [statistics.fmean(at_round) for at_round in zip(*sums, strict=True)]
     if measure is not None and xs[-1] == 0:
-        axis.axhline(mean[-1], color=colour, linestyle=line, linewidth=1.0)
+        axis.axhline(mean[-1], color=colour, linestyle=line, linewidth=1.0, label=outcome.title)
         return
     first = next(i for i in known if xs[i] > 0 or scale != "log")
     axis.plot(
@@ -291,12 +293,12 @@ def _curve(
         linestyle=line,
         marker=marker,
         markevery=_spaced(len(xs) - first),
+        label=outcome.title,
     )
     if len(runs) > 1:
         low, high = ([pick(values) for values in zip(*ys, strict=True)] for pick in (min, max))
-        axis.fill_between(
-            xs[first:], low[first:], high[first:], color=colour, alpha=0.15, linewidth=0
-        )
+        look = {"color": colour, "alpha": 0.15, "linewidth": 0, "label": outcome.title}
+        axis.fill_between(xs[first:], low[first:], high[first:], **look)
 
 
 def _ticks(axis: Any, label: str, scale: str) -> None:
