@@ -29,12 +29,14 @@ def show_report(written: Written, out: Console) -> None:
     """The verdict, the accuracies as wide as the terminal, and where the rest is."""
     # in a file a paragraph stays one line
     out.print(written.verdict, soft_wrap=not out.is_terminal)
+    lines = [[cell.replace("**", "") for cell in line] for line in written.table.lines]
+    wide = [max(map(len, cells)) + 3 for cells in zip(*lines, strict=True)]
+    fitting = [k for k in range(len(wide)) if sum(wide[: k + 1]) < out.width] or [0]
     shown = Table()
-    for name, numeric in zip(written.table.columns, written.table.numeric, strict=True):
-        shown.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
-    for line in written.table.lines:
-        bold = "bold" if any(cell.startswith("**") for cell in line) else ""
-        shown.add_row(*(Text(cell.replace("**", "")) for cell in line), style=bold)
+    for k in fitting:  # the page has them all
+        shown.add_column(Text(written.table.columns[k]), justify="right" if k else "left")
+    for line in lines:
+        shown.add_row(*(Text(line[k]) for k in fitting))
     out.print(shown)
     out.print(f"the report is in {written.folder}", soft_wrap=True)
 

@@ -25,15 +25,16 @@ Panel = Mapping[str, Mapping[str, Estimate]]
 def figures(study: Study, folder: Path) -> list[Picture]:
     """The methods and their controls beside Standalone, and the table's differences; none where a
     method stands beside neither."""
-    score = words.score(study.score)
-    beside = f"Each method's {score} minus that of training alone, at best validation"
+    beside = (
+        f"Each method's {words.score(study.score)} minus that of training alone, at best validation"
+    )
     own = f"{gains.HEADING}: each method's accuracy at best validation minus its control's"
     if gains.shared(study):
         beside += "; a method that gains as much without sharing is no reason to federate"
     label = words.SHARING["mean"] + " − {}"
     return [
-        *_picture(study, folder, "gain", gains.beside_standalone, "{} − Standalone", score, beside),
-        *_picture(study, folder, "sharing", gains.differences, label, "accuracy", own),
+        *_picture(study, folder, "gain", gains.beside_standalone, "{} − Standalone", beside),
+        *_picture(study, folder, "sharing", gains.differences, label, own),
     ]
 
 
@@ -43,13 +44,12 @@ def _picture(
     name: str,
     differences: Differences,
     label: str,
-    score: str,
     text: str,
 ) -> list[Picture]:
     panels = _panels(study, differences)
     if not panels:
         return []
-    path = draw(panels, folder, name, label, score)
+    path = draw(panels, folder, name, label)
     bars = (
         f"bars: 95 % intervals of the differences paired by seed; below {measures.FEWEST} seeds a"
         " point a seed"
@@ -57,9 +57,7 @@ def _picture(
     return [Picture(path, f"{text}; {bars}.")]
 
 
-def draw(
-    panels: Mapping[str, Panel], folder: Path, name: str, label: str, score: str = "accuracy"
-) -> Path:
+def draw(panels: Mapping[str, Panel], folder: Path, name: str, label: str) -> Path:
     """Draws a panel a title; `label` names a control in the legend. Returns the PNG's path."""
     kinds = [
         kind
@@ -72,7 +70,6 @@ def draw(
     with style.drawing(rows, columns, size) as (figure, axes):
         for axis, (title, panel) in zip(axes.flat, panels.items(), strict=False):
             _draw(axis, panel, kinds)
-            axis.set_xlabel(f"points of {score}")
             axis.set_title("" if title == words.ONE else title)
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
@@ -116,6 +113,7 @@ def _draw(axis: Any, panel: Panel, kinds: list[str]) -> None:
             )
     axis.set_yticks(range(len(panel)), list(panel))
     axis.set_ylim(len(panel) - 0.4, -0.6)
+    axis.set_xlabel("points")
 
 
 def _bar(axis: Any, difference: Estimate, height: float, kind: str) -> None:

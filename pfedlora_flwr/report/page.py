@@ -21,7 +21,7 @@ _STYLE, _SCRIPT = (
 _SECTIONS = (
     ("Who gains", ("gain", "sites", "held_out"), ("verdict", "sites", "held_out", "clients")),
     ("Accuracy and cost", (), ("accuracy", "missing")),
-    ("Curves", ("curves", "robustness", "trade_off"), ()),
+    ("Curves", ("curves", "robustness"), ()),
     ("The data", ("partition", "inputs"), ()),
 )
 """What is open: a title, and the names of figures and of tables. The rest is in folds."""

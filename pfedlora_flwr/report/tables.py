@@ -7,8 +7,6 @@ import io
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import islice
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
@@ -117,20 +115,6 @@ def accuracy(study: Study) -> Table:
     if any(paper.accuracy(o) for o in study.outcomes if o.runs):
         note += ' In brackets: the paper\'s figure, "-" where it reports failure to converge.'
     return Table("accuracy", "Accuracy", rows, note)
-
-
-def summary(study: Study, verdict: Table) -> Table:
-    """Each method's score and verdict, for a terminal; of several scenarios the accuracies."""
-    judged = {row["method"]: row for row in verdict.rows}
-    whole, score = accuracy(study), words.score(study.score)
-    if not judged or len(judged) < len(verdict.rows):
-        return whole
-    rows = [
-        {"method": row["method"], score: row.get(score) or next(islice(row.values(), 1, None))}
-        | dict(islice(judged.get(row["method"], {}).items(), 3, None))
-        for row in whole.rows
-    ]
-    return replace(whole, rows=rows)
 
 
 def accuracies(study: Study) -> Table:

@@ -36,7 +36,7 @@ from pfedlora_flwr.runs.provenance import commits, read_about
 
 @dataclass(frozen=True)
 class Written:
-    """A report on disk. verdict: its opening. table: a row a method, with its verdict."""
+    """A report on disk. verdict: its opening, a line a paragraph. table: accuracies and costs."""
 
     folder: Path
     verdict: str
@@ -56,9 +56,9 @@ def write_report(
     """
     study = load(paths, target, verdict)
     judged = decision.findings(study)
-    verdict_of = decision.table(study, judged)
-    every = [verdict_of, sites.table(study, judged), *tables.all_tables(study)]
-    every.append(decision.power(judged))
+    accuracies, *others = tables.all_tables(study)
+    first = [decision.table(study, judged), sites.table(study, judged), accuracies]
+    every = [*first, *others, decision.power(judged)]
     found = [table for table in every if table.rows]
     make_folder(output)
     for table in every:
@@ -78,7 +78,7 @@ def write_report(
     write_atomically(output / "report.md", text.encode())
     made = page(study.name, told, facts, notes, found, pictures)
     write_atomically(output / "report.html", made.encode())
-    return Written(output, "\n".join(told), tables.summary(study, verdict_of))
+    return Written(output, "\n".join(told), accuracies)
 
 
 def _draw(study: Study, judged: Sequence[Finding], output: Path) -> tuple[list[Picture], list[str]]:
