@@ -30,11 +30,15 @@ def show_report(written: Written, out: Console) -> None:
     # in a file a paragraph stays one line
     out.print(written.verdict, soft_wrap=not out.is_terminal)
     lines = [[cell.replace("**", "") for cell in line] for line in written.table.lines]
-    wide = [max(map(len, cells)) + 3 for cells in zip(*lines, strict=True)]
-    fitting = [k for k in range(len(wide)) if sum(wide[: k + 1]) < out.width] or [0]
+    columns = written.table.columns
+    wide = [
+        max(map(len, (*cells, *name.split()))) for name, *cells in zip(columns, *lines, strict=True)
+    ]
+    # the page has them all
+    fitting = [k for k in range(len(wide)) if sum(wide[: k + 1]) + 3 * k + 4 <= out.width] or [0]
     shown = Table()
-    for k in fitting:  # the page has them all
-        shown.add_column(Text(written.table.columns[k]), justify="right" if k else "left")
+    for k in fitting:
+        shown.add_column(Text(columns[k]), justify="right" if k else "left", min_width=wide[k])
     for line in lines:
         shown.add_row(*(Text(line[k]) for k in fitting))
     out.print(shown)

@@ -51,8 +51,8 @@ def _picture(
         return []
     path = draw(panels, folder, name, label)
     bars = (
-        f"bars: 95 % intervals of the differences paired by seed; below {measures.FEWEST} seeds a"
-        " point a seed"
+        "bars: 95 % intervals of the differences paired by seed, each by itself: the verdict's are"
+        f" wider where several methods are tried; below {measures.FEWEST} seeds a point a seed"
     )
     return [Picture(path, f"{text}; {bars}.")]
 
