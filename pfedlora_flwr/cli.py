@@ -305,7 +305,7 @@ def decide(
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
     output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default: `report` in the only path given.")
+        Path | None, typer.Option(metavar="DIR", help="Default: `report` in the first path given.")
     ] = None,
     target: Annotated[
         float | None,
@@ -324,13 +324,14 @@ def report(
     """Report on runs. Writes tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one HTML
     page.
 
-    Each RUN_OR_DIR is a comparison, a run, or a folder of runs.
-    """
+    Each RUN_OR_DIR is a comparison, a run, or a folder of runs. Of a run and its control it says
+    the difference."""
+    from pfedlora_flwr.commands.results import show_report
     from pfedlora_flwr.ops.report import report as written
 
     with out.status("drawing figures"):
         found = written(paths, output, target=target, score=score, margin=margin)
-    out.print(f"{found.text}\nthe report is in {found.folder}", soft_wrap=True)
+    show_report(found.written, out)
     for line in found.warnings:
         err.print(line)
 

@@ -92,15 +92,21 @@ def test_the_version(pfedlora: Call) -> None:
 
 
 @pytest.mark.slow
-def test_report_writes_beside_the_runs_and_prints_its_tables(
+def test_report_writes_beside_the_runs_and_prints_its_verdict_and_one_table(
     pfedlora: Call, tmp_path: Path
 ) -> None:
-    make_run(tmp_path / "runs" / "a", [0.1, 0.5, 0.7], [0.6, 0.8], method="pfedlora")
+    for seed in range(3):
+        for method, mean in (("standalone", 0.5), ("pfedlora", 0.7 + seed / 100)):
+            run = tmp_path / "runs" / f"{method}-{seed}"
+            make_run(run, [0.1, 0.5, mean], [mean, 0.8], method=method, seed=seed)
     code, out, _ = pfedlora("report", "runs")
     assert code == 0
-    assert "pFedLoRA" in out
-    assert "70.00" in out
-    assert "## Figures" not in out
+    assert out.startswith("Helps: pFedLoRA +21.00 points of accuracy against training alone")
+    shown = [line for line in out.splitlines() if line.startswith(("┃", "│"))]
+    assert len(shown) == 3
+    assert all(len(line) <= 80 for line in shown)
+    assert all(word in shown[-1] for word in ("pFedLoRA", "71.00 ±", "480 B"))
+    assert "| ---" not in out
     assert out.endswith("the report is in runs/report\n")
     assert (tmp_path / "runs" / "report" / "report.html").exists()
 

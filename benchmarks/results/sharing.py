@@ -131,7 +131,9 @@ def digits(page: Page) -> None:
     names = ("− Standalone", "mean − none", "mean − start")
     header = ("method", "N = 10: as it is", *names, "N = 50: as it is", *names)
     page.whole("digits", header, lines)
-    page.picture("digits.png", lambda folder: gain_figure.draw(gains, folder, "a", "mean − {}"))
+    page.picture(
+        "digits.png", lambda folder: gain_figure.draw(gains, folder, "a", "with sharing − {}")
+    )
     page.picture(
         "digits-standalone.png",
         lambda folder: gain_figure.draw(beside, folder, "a", "{} − Standalone"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, cast
@@ -20,10 +21,10 @@ from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.ops import evaluate as evaluating
 from pfedlora_flwr.ops import export as exporting
+from pfedlora_flwr.ops import report as reporting
 from pfedlora_flwr.ops.export import WithNormalisation
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.report.load import load as load_study
-from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, clients_of, load_trained
 
@@ -230,13 +231,22 @@ class Run:
             return exporting.export_shared(self.path, target, overwrite=overwrite)
 
     def report(
-        self, output: str | PathLike[str] | None = None, *, target: float | None = None
+        self,
+        output: str | PathLike[str] | None = None,
+        *,
+        target: float | None = None,
+        score: str | None = None,
+        margin: float | None = None,
+        paths: Sequence[str | PathLike[str]] = (),
     ) -> Path:
         """Write tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one page, report.html.
 
         Args:
             output: The folder, otherwise `report` in the run's.
             target: The accuracy in (0, 1] that costs are counted to, in the place of the run's.
+            score: The verdict's, in the place of `verdict.score`.
+            margin: The verdict's, in points, in the place of `verdict.margin`.
+            paths: Further runs to report on, such as the run's control: the verdict is on both.
 
         Returns:
             The folder.
@@ -245,7 +255,7 @@ class Run:
             UserError: The run is not completed.
         """
         with available(self._given.objects), as_it_was():
-            return _report(self.path, output, target)
+            return _report([self.path, *map(Path, paths)], output, target, score, margin)
 
     def resume(
         self,
@@ -352,13 +362,20 @@ class Comparison:
         return _table(rows)
 
     def report(
-        self, output: str | PathLike[str] | None = None, *, target: float | None = None
+        self,
+        output: str | PathLike[str] | None = None,
+        *,
+        target: float | None = None,
+        score: str | None = None,
+        margin: float | None = None,
     ) -> Path:
         """Write tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one page, report.html.
 
         Args:
             output: The folder, otherwise `report` in the comparison's.
             target: The accuracy in (0, 1] that costs are counted to, in the place of the runs'.
+            score: The verdict's, in the place of `verdict.score`.
+            margin: The verdict's, in points, in the place of `verdict.margin`.
 
         Returns:
             The folder.
@@ -367,7 +384,7 @@ class Comparison:
             UserError: No run is completed.
         """
         with available(self._given.objects), as_it_was():
-            return _report(self.path, output, target)
+            return _report([self.path], output, target, score, margin)
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> Rows:
@@ -379,6 +396,15 @@ def _table(rows: Iterable[Mapping[str, Any]]) -> Rows:
     return pandas.DataFrame(found)
 
 
-def _report(path: Path, output: str | PathLike[str] | None, target: float | None) -> Path:
-    folder = absolute(output) if output is not None else path / "report"
-    return write_report([path], folder, target).folder
+def _report(
+    paths: Sequence[Path],
+    output: str | PathLike[str] | None,
+    target: float | None,
+    score: str | None,
+    margin: float | None,
+) -> Path:
+    place = None if output is None else Path(output)
+    found = reporting.report(paths, place, target=target, score=score, margin=margin)
+    for line in found.warnings:
+        warnings.warn(line.removeprefix("warning: "), stacklevel=3)
+    return found.written.folder

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from pfedlora_flwr.commands.console import plain
 from pfedlora_flwr.commands.display import FAILED, progress_bars, stopped_code, watching
+from pfedlora_flwr.commands.results import show_report
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import STALE
 from pfedlora_flwr.ops import compare as comparing
@@ -49,8 +50,8 @@ def compare(
         out.print(told, soft_wrap=True)
     else:
         with out.status("drawing figures"):
-            written = report([work.output])
-        out.print(f"the report is in {written.folder}", soft_wrap=True)
+            found = report([work.output])
+        show_report(found.written, out)
     for directory, reason in work.failed.items():
         err.print(f"failed: {directory.relative_to(work.output)}: {reason}")
     if work.failed:

@@ -1,4 +1,4 @@
-"""What `predict`, `evaluate`, `adapt` and `align` print."""
+"""What `report`, `predict`, `evaluate`, `adapt` and `align` print."""
 
 from __future__ import annotations
 
@@ -21,7 +21,28 @@ from pfedlora_flwr.ops.align import Alignment
 from pfedlora_flwr.ops.evaluate import OWN, SCORES, Evaluation
 from pfedlora_flwr.ops.predict import Prediction
 from pfedlora_flwr.ops.read_inputs import Place
+from pfedlora_flwr.report.write import Written
 from pfedlora_flwr.runs.rows import HeldOutRow
+
+
+def show_report(written: Written, out: Console) -> None:
+    """The verdict, the accuracies as wide as the terminal, and where the rest is."""
+    # in a file a paragraph stays one line
+    out.print(written.verdict, soft_wrap=not out.is_terminal)
+    lines = [[cell.replace("**", "") for cell in line] for line in written.table.lines]
+    columns = written.table.columns
+    wide = [
+        max(map(len, (*cells, *name.split()))) for name, *cells in zip(columns, *lines, strict=True)
+    ]
+    # the page has them all
+    fitting = [k for k in range(len(wide)) if sum(wide[: k + 1]) + 3 * k + 4 <= out.width] or [0]
+    shown = Table()
+    for k in fitting:
+        shown.add_column(Text(columns[k]), justify="right" if k else "left", min_width=wide[k])
+    for line in lines:
+        shown.add_row(*(Text(line[k]) for k in fitting))
+    out.print(shown)
+    out.print(f"the report is in {written.folder}", soft_wrap=True)
 
 
 def predictions_json(predictions: Sequence[Prediction], top: int) -> str:

@@ -10,17 +10,15 @@ from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.observers.registry import observers_of
-from pfedlora_flwr.report.write import write_report
+from pfedlora_flwr.report.write import Written, write_report
 from pfedlora_flwr.runs.directory import RunDirectory
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report on disk. text: its opening and tables as Markdown. warnings: a line for each
-    observer that has not got it."""
+    """What was written. warnings: a line for each observer that has not got it."""
 
-    folder: Path
-    text: str
+    written: Written
     warnings: list[str]
 
 
@@ -33,16 +31,14 @@ def report(
     margin: float | None = None,
 ) -> Report:
     """Writes the report on runs, comparisons and folders of runs to `output`, otherwise to `report`
-    in the only path. target: the accuracy in (0, 1] that costs are counted to, in the place of the
+    in the first path. target: the accuracy in (0, 1] that costs are counted to, in the place of the
     runs'. score, margin: of the verdict, in the place of `verdict.score` and `verdict.margin`.
     Raises UserError."""
-    if output is None and len(paths) > 1:
-        raise UserError("several paths are given: give the report's output, too")
     where = absolute(output) if output else paths[0] / "report"
     asked = {"verdict.score": score, "verdict.margin": margin}
     judged: Keys = {key: value for key, value in asked.items() if value is not None}
     written = write_report(paths, where, target, judged)
-    return Report(written.folder, written.text, [*_told(paths, written.folder)])
+    return Report(written, [*_told(paths, written.folder)])
 
 
 def _told(paths: Sequence[Path], folder: Path) -> Iterator[str]:

@@ -77,7 +77,7 @@ def _picture(scenario: Keys, outcomes: list[Outcome], folder: Path) -> Picture:
         path = save(figure, folder, f"{_NAME}_{slug(scenario) or 'all'}")
     titles = ", ".join(o.title for o in outcomes)
     caption = (
-        f"Aggregation error by round, {words.keys(scenario)}: the mean over seeds of {titles}. 0 is"
+        f"Aggregation error by round{words.of(scenario)}: the mean over seeds of {titles}. 0 is"
         " an exact mean of the products."
     )
     return Picture(path, caption)

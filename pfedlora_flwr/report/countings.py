@@ -8,10 +8,9 @@ from pfedlora_flwr.report.table import Table
 
 
 def scores(study: Study) -> Table:
-    """Accuracy beside the scores that give every class of a client the same weight; no rows for
+    """The scores that give every class of a client the same weight; no rows for
     runs of versions without them."""
     of_result = {
-        "accuracy": "accuracy",
         "balanced accuracy": "balanced_accuracy",
         "macro-F1": "macro_f1",
     }
@@ -39,8 +38,6 @@ def sampled(study: Study) -> Table:
         row = {
             **words.names(o),
             "seeds": str(len(o.runs)),
-            "all clients, at best validation": words.percent(measures.accuracy(o.runs)),
-            "all clients, final": words.percent(measures.over_seeds(o, "accuracy/final")),
             "mean over the sampled clients, last round": words.percent(
                 measures.over_seeds(o, "accuracy/sampled_last")
             ),
@@ -51,8 +48,8 @@ def sampled(study: Study) -> Table:
         printed = paper.accuracy(o)
         rows.append(row | ({"the paper prints": printed} if printed else {}))
     note = (
-        "Percent. The last columns are the convention of this family's public code: the clients"
-        " that a round has sampled, each right after its own training in that round. The highest"
+        "Percent, by the convention of this family's public code: the clients that a round has"
+        " sampled, each right after its own training in that round. The highest"
         " round is a choice by the test data. Neither is ever a headline."
         f"{words.uncounted(study)}"
     )

@@ -50,6 +50,7 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
     counts = np.stack(
         [np.bincount(labels[own], minlength=dataset.classes) for own in owned], axis=1
     )
+    where = f"seed {run.experiment.seed}{words.of(scenario)}"
     with drawing(1, 1, (4.6, 2.8 + names_height(partition))) as (figure, axes):
         axis = axes[0][0]
         axis.grid(visible=False)
@@ -73,12 +74,8 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
         axis.set_ylabel("class")
         if dataset.classes <= _MOST_CLASSES:
             axis.set_yticks(range(dataset.classes), literal(dataset.class_names))
-        axis.set_title(
-            f"{words.keys(scenario)}, seed {run.experiment.seed}\n"
-            f"a cell: a client's {dataset.kind.unit} of a class"
-        )
+        axis.set_title(f"{where}\na cell: a client's {dataset.kind.unit} of a class")
         path = save(figure, folder, f"partition_{slug(scenario) or 'all'}")
-    where = f"{words.keys(scenario)}, seed {run.experiment.seed}"
     natural = (
         " The clients are those whom the data names as its owners." if partition.owners else ""
     )
@@ -132,8 +129,8 @@ def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
         path = save(figure, folder, f"t_sne_{slug(scenario) or 'all'}")
     caption = (
         f"A point is one of the test {dataset.kind.unit}: the input of the last layer of its own"
-        " client's final model, laid out in two dimensions by t-SNE, for each method by itself,"
-        f" {words.keys(scenario)}, seed {seed}. The axes have no unit; only what lies together"
+        " client's final model, laid out in two dimensions by t-SNE, for each method by itself"
+        f"{words.of(scenario)}, seed {seed}. The axes have no unit; only what lies together"
         " counts."
     )
     if left_out:

@@ -14,7 +14,7 @@ import numpy as np
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.report import measures, words
+from pfedlora_flwr.report import gains, measures, words
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import FEWEST, Estimate
 from pfedlora_flwr.report.table import Table
@@ -47,6 +47,18 @@ class Finding:
     by: Estimate
     score: str
     verdict: Verdict | None = None
+
+    @property
+    def reference(self) -> str:
+        """What it is beside: another method, or the same without sharing."""
+        if self.theirs.method != self.ours.method:
+            return self.theirs.title
+        return f"{self.theirs.title} {words.keys({'sharing': self.theirs.scenario['sharing']})}"
+
+    @property
+    def base(self) -> str:
+        """The same in a sentence."""
+        return "training alone" if self.theirs.method == ALONE else self.reference
 
     @property
     def in_points(self) -> str:
@@ -111,19 +123,27 @@ def compared(study: Study) -> list[Keys]:
 
 def findings(study: Study) -> list[Finding]:
     """Of each method that was tried, beside Standalone or else the first one, in each scenario in
-    which methods are compared; by Holm's correction for all of them."""
+    which methods are compared; of one method beside its control; by Holm's correction for all."""
     where = compared(study)
     run = {o.method for scenario in where for o in study.in_scenario(scenario)} - {registry.POOLED}
-    if not run or not all(measures.same_data(study.in_scenario(scenario)) for scenario in where):
+    if not all(measures.same_data(study.in_scenario(scenario)) for scenario in where):
         return []
-    reference = ALONE if ALONE in run else registry.ordered(run)[0]
-    found = [
-        Finding(scenario, o, base, by, study.score)
+    reference = ALONE if ALONE in run else next(iter(registry.ordered(run)), "")
+    beside = [
+        (o, study.at(scenario, reference))
         for scenario in where
-        if (base := study.at(scenario, reference))
         for o in study.ordered(scenario)
         if o.method not in (reference, registry.POOLED)
-        if (by := measures.paired(o.runs, base.runs, study.score))
+    ] or [
+        (o, study.at(o.scenario | {"sharing": kind}, o.method))
+        for scenario in gains.shared(study)
+        for o in gains.methods(study, scenario)
+        for kind in gains.CONTROLS
+    ]
+    found = [
+        Finding(o.scenario, o, base, by, study.score)
+        for o, base in beside
+        if base and (by := measures.paired(o.runs, base.runs, study.score))
     ]
     tested = [place for place, f in enumerate(found) if f.by.half is not None]
     judged = verdicts([found[place].by for place in tested], study.margin)
@@ -137,15 +157,15 @@ def best_of(found: Sequence[Finding]) -> Finding:
     return max(found, key=lambda f: f.by.mean)
 
 
-def in_one(study: Study, found: Sequence[Finding]) -> str:
-    """What is found in a single scenario."""
+def in_one(study: Study, found: Sequence[Finding]) -> list[str]:
+    """What is found in a single scenario, and what could have been."""
     tested = [f for f in found if f.verdict]
     by_ending: dict[str, list[Finding]] = {ending: [] for ending in ENDINGS}
     for f in tested:
         assert f.verdict
         by_ending[f.verdict.ending].append(f)
-    base, alone = found[0].theirs.title, found[0].theirs.method == ALONE
-    against = f"points of {words.score(study.score)} against {'training alone' if alone else base}"
+    base, alone = found[0].reference, found[0].theirs.method == ALONE
+    against = f"points of {words.score(study.score)} against {found[0].base}"
     leads = {
         HELPS: "Helps" if alone else f"Better than {base}",
         HARMS: "Harms" if alone else f"Worse than {base}",
@@ -165,17 +185,16 @@ def in_one(study: Study, found: Sequence[Finding]) -> str:
             each.append(f"{f.ours.title} {figures}{_remark(f, ending)}")
         if each:
             told.append(f"{leads[ending]}: {'; '.join(each)}.")
-    text = " ".join(told) + _corrected(tested)
+    more = _corrected(tested)
     if few := [f.ours.title for f in found if not f.verdict]:
-        text += (
+        more += (
             f" Of {words.listed(few)} nothing is claimed, with fewer than {FEWEST} seeds in common."
         )
-    return text + _power(best_of(tested), study.margin, named=len(tested) > 1)
+    return [" ".join(told), more + _power(best_of(tested), study.margin, named=len(tested) > 1)]
 
 
-def in_several(study: Study, found: Sequence[Finding]) -> str:
+def in_several(study: Study, found: Sequence[Finding]) -> list[str]:
     """What is found in several: in how many each method has which ending."""
-    base = "training alone" if found[0].theirs.method == ALONE else found[0].theirs.title
     tested = [f for f in found if f.verdict]
     told = []
     for title in dict.fromkeys(f.ours.title for f in tested):
@@ -183,11 +202,11 @@ def in_several(study: Study, found: Sequence[Finding]) -> str:
         told.append(f"{title} {', '.join(f'{e} in {ends[e]}' for e in ENDINGS if ends[e])}")
     where = f"{len({str(f.scenario) for f in found})} scenarios"
     few = len(found) - len(tested)
-    return (
-        f"By {words.score(study.score)} against {base}, in {where}: {'; '.join(told)}."
+    return [
+        f"By {words.score(study.score)} against {found[0].base}, in {where}: {'; '.join(told)}."
         f"{_corrected(tested)}"
         + (f" {few} differences have fewer than {FEWEST} seeds, and no verdict." if few else "")
-    )
+    ]
 
 
 def pooled(study: Study, found: Sequence[Finding]) -> str:
@@ -268,17 +287,37 @@ def needed(f: Finding) -> tuple[int | None, int | None]:
 
 
 def table(study: Study, found: Sequence[Finding]) -> Table:
-    """A row a method in each scenario, with what the sentence is made of."""
+    """A row a method in each scenario, with what the first sentence is made of."""
     rows = []
     for f in found:
-        row = {**words.names(f.ours), "seeds": str(len(f.by.values))}
+        ending = f.verdict.ending if f.verdict else f"– (fewer than {FEWEST} seeds)"
+        rows.append(
+            {
+                **words.names(f.ours),
+                "seeds": str(len(f.by.values)),
+                f"gain over {f.reference}, points": f.in_points,
+                "verdict": f"**{ending}**" if ending in (HELPS, HARMS) else ending,
+            }
+        )
+    note = (
+        f"{words.score(study.score).capitalize()} minus the reference's, at the round of the best"
+        " validation accuracy, paired by seed. In this order: no difference that matters, if the"
+        f" interval lies within the margin, ± {100 * study.margin:g} points (`verdict.margin`);"
+        " helps or harms, if it excludes 0; otherwise cannot tell. Intervals are 95 % t-intervals,"
+        " of several differences by Holm's correction."
+    )
+    return Table("verdict", "Verdict", rows, note)
+
+
+def power(found: Sequence[Finding]) -> Table:
+    """A row a method in each scenario, with what the comparison could have seen."""
+    rows = []
+    for f in found:
         if (v := f.verdict) is None:
-            rows.append(row | {"verdict": f"– (fewer than {FEWEST} seeds)"})
             continue
         seeds, more = needed(f)
-        row |= {
-            "verdict": f"**{v.ending}**" if v.ending in (HELPS, HARMS) else v.ending,
-            "difference (interval), points": f.in_points,
+        row = {
+            **words.names(f.ours),
             "± by seeds": _short(v.half),
             "± by test rows": "–" if f.rows is None else _short(f.rows),
             "sees, points": _short(v.sees),
@@ -289,16 +328,12 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
         }
         rows.append(row)
     note = (
-        f"{words.score(study.score).capitalize()} minus the reference's, at the round of the best"
-        " validation accuracy, paired by seed. In this order: no difference that matters, if the"
-        f" interval lies within the margin, ± {100 * study.margin:g} points (`verdict.margin`);"
-        " helps or harms, if it excludes 0; otherwise cannot tell. Intervals are 95 % t-intervals,"
-        " of several differences by Holm's correction. `± by test rows`: the same models on other"
-        " test rows of the same sites (bootstrap of rows within sites, paired, a row that several"
-        " seeds tested being one). `sees`: the true difference that such a comparison finds in"
-        " four of five cases, `from` and `to` by the 95 % interval of the spread."
+        "Points. `± by seeds`: half the verdict's interval. `± by test rows`: the same models on"
+        " other test rows of the same sites (bootstrap of rows within sites, paired, a row that"
+        " several seeds tested being one). `sees`: the true difference that such a comparison finds"
+        " in four of five cases, `from` and `to` by the 95 % interval of the spread."
     )
-    return Table("verdict", "Verdict", rows, note)
+    return Table("power", "What this comparison could have seen", rows, note)
 
 
 def _short(share: float) -> str:

@@ -17,7 +17,6 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study, tells_operations
 from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_outcome, save
-from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.rows import RoundRow
 
 _SMALLEST_SWEEP = 3
@@ -39,11 +38,9 @@ Drawer = Callable[[Study, Keys, Path], Picture]
 def drawers(study: Study, scenario: Keys) -> dict[str, Drawer]:
     """What draws the accuracies of a scenario, by the figure's name."""
     found: dict[str, Drawer] = {"curves": curves}
-    if len(study.runs) > 1:
-        if all(run.clients for o in study.ordered(scenario) for run in o.runs.values()):
-            found["box plot"] = boxes  # under masks no client's own is known
-        if study.communicates(scenario) and any(map(tells_operations, study.ordered(scenario))):
-            found["trade-off"] = trade_off  # its markers are what is sent
+    runs = [run for o in study.ordered(scenario) for run in o.runs.values()]
+    if len(study.runs) > 1 and all(run.clients for run in runs):
+        found["box plot"] = boxes  # under masks no client's own is known
     return found
 
 
@@ -64,6 +61,8 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
                 if label.startswith("operations") and not tells_operations(outcome):
                     continue
                 _curve(axis, outcome, measure if label != "round" else None, scale)
+            for number, drawn in enumerate((*axis.lines, *axis.collections)):
+                drawn.set_gid(f"{label[0]}{number}:{drawn.get_label()}")  # what the page toggles
             axis.set_xlabel(label)
             _ticks(axis, label, scale)
         axes[0][0].set_ylabel("mean test accuracy (%)")
@@ -74,7 +73,7 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         "A method that sends nothing is a level line at its last accuracy in the second panel. "
     )
     against = "rounds, bytes and operations" if sent else "rounds and operations"
-    caption = f"Accuracy against {against}, {words.keys(scenario)}: the mean over seeds"
+    caption = f"Accuracy against {against}{words.of(scenario)}: the mean over seeds"
     spread = (
         "; the band reaches from the lowest to the highest seed. "
         if any(len(o.runs) > 1 for o in outcomes)
@@ -122,73 +121,9 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
         path = save(figure, folder, f"clients_{slug(scenario) or 'all'}")
     return Picture(
         path,
-        f"Test accuracy of each client's final model, all seeds together, {words.keys(scenario)}; +"
+        f"Test accuracy of each client's final model, all seeds together{words.of(scenario)}; +"
         " marks the mean.",
     )
-
-
-def trade_off(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """Accuracy against operations, markers in the size of the parameters sent; to the target where
-    all runs reach it, else whole runs. Of the methods whose clients tell their operations."""
-    from matplotlib.ticker import MaxNLocator
-
-    everyone = study.ordered(scenario)
-    outcomes = [o for o in everyone if tells_operations(o)]
-    to_target = all(measures.cost(run) for o in outcomes for run in o.runs.values())
-    points = [(o, *_spent(o, to_target)) for o in outcomes]
-    most = max(parameters for _, _, parameters in points) or 1.0
-    with drawing(1, 1, (3.6, 3.0)) as (figure, axes):
-        axis = axes[0][0]
-        for outcome, flops, parameters in points:
-            values = [100 * run.accuracy for run in outcome.runs.values()]
-            y, found = statistics.fmean(values), measures.estimate(values)
-            colour, marker, _ = of_outcome(outcome)
-            if found and found.half is not None:
-                axis.errorbar(flops, y, found.half, color=colour, capsize=3, elinewidth=1.0)
-            else:
-                axis.plot([flops] * len(values), values, ".", color=colour, markersize=3)
-            size = 25 + 375 * parameters / most
-            label = f"{outcome.title}: {words.count(parameters)}"
-            axis.scatter(
-                flops,
-                y,
-                s=size,
-                color=colour,
-                marker=marker,
-                alpha=0.6,
-                edgecolor="black",
-                linewidth=0.6,
-                label=label,
-            )
-        axis.margins(0.18)
-        low, high = axis.get_ylim()
-        axis.set_ylim(max(low, -1), min(high, 101))  # an interval may leave the scale
-        axis.xaxis.set_major_locator(MaxNLocator(4))
-        axis.xaxis.set_major_formatter(large_numbers())
-        axis.set_xlabel(
-            "operations in training" + ("\nto the target accuracy" if to_target else "") + " (FLOP)"
-        )
-        axis.set_ylabel("test accuracy at best validation (%)")
-        axis.set_title(words.keys(scenario))
-        shown = figure.legend(loc="outside right upper", frameon=False, title="parameters sent")
-        handles: list[Any] = list(shown.legend_handles)
-        for handle in handles:
-            handle.set_sizes([30])
-        path = save(figure, folder, f"trade_off_{slug(scenario) or 'all'}")
-    span = (
-        "until the target accuracy is reached"
-        if to_target
-        else "in the whole run (not every run reaches the target accuracy)"
-    )
-    bars = (
-        "bars are each method's own 95 % interval over seeds; dots are its seeds, where there are"
-        " fewer than three"
-    )
-    caption = (
-        f"Accuracy, operations and, as the marker's area, parameters sent both ways {span},"
-        f" {words.keys(scenario)}; {bars}. {_untold(everyone)}"
-    )
-    return Picture(path, caption.strip())
 
 
 def robustness(study: Study, folder: Path) -> list[Picture]:
@@ -281,7 +216,7 @@ def _curve(
         sums = [accumulate(map(measure, rows)) for rows in runs]
         xs = [statistics.fmean(at_round) for at_round in zip(*sums, strict=True)]
     if measure is not None and xs[-1] == 0:
-        axis.axhline(mean[-1], color=colour, linestyle=line, linewidth=1.0)
+        axis.axhline(mean[-1], color=colour, linestyle=line, linewidth=1.0, label=outcome.title)
         return
     first = next(i for i in known if xs[i] > 0 or scale != "log")
     axis.plot(
@@ -291,12 +226,12 @@ def _curve(
         linestyle=line,
         marker=marker,
         markevery=_spaced(len(xs) - first),
+        label=outcome.title,
     )
     if len(runs) > 1:
         low, high = ([pick(values) for values in zip(*ys, strict=True)] for pick in (min, max))
-        axis.fill_between(
-            xs[first:], low[first:], high[first:], color=colour, alpha=0.15, linewidth=0
-        )
+        look = {"color": colour, "alpha": 0.15, "linewidth": 0, "label": outcome.title}
+        axis.fill_between(xs[first:], low[first:], high[first:], **look)
 
 
 def _ticks(axis: Any, label: str, scale: str) -> None:
@@ -320,16 +255,3 @@ def _ticks(axis: Any, label: str, scale: str) -> None:
 def _spaced(points: int) -> int:
     """Every how many points a marker is drawn: about six on a line."""
     return max(1, points // 6)
-
-
-def _spent(outcome: Outcome, to_target: bool) -> tuple[float, float]:
-    """Operations and parameters of a method, the mean over seeds."""
-    runs: Sequence[Run] = list(outcome.runs.values())
-    if to_target:
-        found = [c for run in runs if (c := measures.cost(run))]
-        return statistics.fmean(c.flops for c in found), statistics.fmean(
-            c.parameters for c in found
-        )
-    sent = [run.result["communication"] for run in runs]
-    flops = statistics.fmean(run.result["flops"] for run in runs)
-    return flops, statistics.fmean(c["parameters_up"] + c["parameters_down"] for c in sent)

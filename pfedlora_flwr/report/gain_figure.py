@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.comparison.outcome import Outcome
-from pfedlora_flwr.report import gains, measures, style
+from pfedlora_flwr.report import decision, gains, measures, style, words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
@@ -23,31 +23,36 @@ Panel = Mapping[str, Mapping[str, Estimate]]
 
 
 def figures(study: Study, folder: Path) -> list[Picture]:
-    """The table's differences, and the methods and their controls beside Standalone; none where no
-    method stands beside a control."""
-    own = f"{gains.HEADING}: each method's accuracy at best validation minus its control's"
+    """The methods and their controls beside Standalone, and the table's differences; none where a
+    method stands beside neither."""
     beside = (
-        "The same accuracies, of each method (mean) and of its controls, minus Standalone's: what a"
-        " method without sharing has of its lead"
+        f"Each method's {words.score(study.score)} minus that of training alone, at best validation"
     )
+    own = f"{gains.HEADING}: each method's accuracy at best validation minus its control's"
+    if gains.shared(study):
+        beside += "; a method that gains as much without sharing is no reason to federate"
+    label = words.SHARING["mean"] + " − {}"
     return [
-        *_picture(study, folder, "sharing", gains.differences, "mean − {}", own),
-        *_picture(
-            study, folder, "sharing_standalone", gains.beside_standalone, "{} − Standalone", beside
-        ),
+        *_picture(study, folder, "gain", gains.beside_standalone, "{} − Standalone", beside),
+        *_picture(study, folder, "sharing", gains.differences, label, own),
     ]
 
 
 def _picture(
-    study: Study, folder: Path, name: str, differences: Differences, label: str, text: str
+    study: Study,
+    folder: Path,
+    name: str,
+    differences: Differences,
+    label: str,
+    text: str,
 ) -> list[Picture]:
     panels = _panels(study, differences)
     if not panels:
         return []
     path = draw(panels, folder, name, label)
     bars = (
-        f"bars: 95 % intervals of the differences paired by seed; below {measures.FEWEST} seeds a"
-        " point a seed"
+        "bars: 95 % intervals of the differences paired by seed, each by itself: the verdict's are"
+        f" wider where several methods are tried; below {measures.FEWEST} seeds a point a seed"
     )
     return [Picture(path, f"{text}; {bars}.")]
 
@@ -65,7 +70,7 @@ def draw(panels: Mapping[str, Panel], folder: Path, name: str, label: str) -> Pa
     with style.drawing(rows, columns, size) as (figure, axes):
         for axis, (title, panel) in zip(axes.flat, panels.items(), strict=False):
             _draw(axis, panel, kinds)
-            axis.set_title(title)
+            axis.set_title("" if title == words.ONE else title)
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
         figure.legend(
@@ -84,7 +89,7 @@ def _panels(study: Study, differences: Differences) -> dict[str, Panel]:
         gains.name_of(scenario): {
             o.title: row for o in gains.methods(study, scenario) if (row := differences(study, o))
         }
-        for scenario in gains.shared(study)
+        for scenario in gains.shared(study) or decision.compared(study)
     }
     panels: dict[str, Panel] = {scenario: panel for scenario, panel in found.items() if panel}
     methods = {method for panel in panels.values() for method in panel}
@@ -108,7 +113,7 @@ def _draw(axis: Any, panel: Panel, kinds: list[str]) -> None:
             )
     axis.set_yticks(range(len(panel)), list(panel))
     axis.set_ylim(len(panel) - 0.4, -0.6)
-    axis.set_xlabel("points of test accuracy")
+    axis.set_xlabel("points")
 
 
 def _bar(axis: Any, difference: Estimate, height: float, kind: str) -> None:
@@ -136,4 +141,4 @@ def _handle(kind: str, label: str) -> Any:
     from matplotlib.lines import Line2D
 
     colour, marker = LOOKS[kind]
-    return Line2D([], [], color=colour, marker=marker, label=label.format(kind))
+    return Line2D([], [], color=colour, marker=marker, label=label.format(words.SHARING[kind]))

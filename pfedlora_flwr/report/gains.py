@@ -21,15 +21,14 @@ HEADING = "Gain from sharing"
 
 
 def gains(study: Study) -> Table:
-    """A row a method in each scenario that has it with `sharing=mean` and in a control."""
+    """A row a method in each scenario that has it with sharing and in a control."""
     rows = [_row(study, o) for scenario in shared(study) for o in methods(study, scenario)]
     note = (
-        "Test accuracy in percent at the round of the best validation accuracy, the mean over"
-        " seeds; differences in points, paired by seed, with their 95 % t-interval, each"
-        f" test by itself; below {measures.FEWEST} seeds each seed's. In brackets: how many"
-        " seeds, if not `seeds`; a difference is of those in common. `mean`: the method as it is."
-        " `none`: every client is a federation of one, and receives what the server makes of its"
-        " own uploads. `start`: every client receives the first state in every round."
+        "Points of test accuracy at the round of the best validation accuracy, paired by seed, with"
+        f" their 95 % t-interval, each test by itself; below {measures.FEWEST} seeds each seed's."
+        " In brackets: how many seeds, if not `seeds`. Without sharing (`sharing=none`) every"
+        " client is a federation of one, and receives what the server makes of its own uploads."
+        " First state only (`sharing=start`): every client receives the first state in every round."
         f" `{STANDALONE}`: such a client receives nothing, so nothing was run, and the difference"
         " is to Standalone's runs, unless these were tuned over other values."
     )
@@ -53,16 +52,13 @@ def _row(study: Study, ours: Outcome) -> dict[str, str]:
         "scenario": name_of(ours.scenario),
         "method": ours.title,
         "seeds": str(seeds),
-        "mean": _mean(ours.runs, seeds),
     }
-    for kind in CONTROLS:
-        standalone, runs = _control(study, ours, kind)
-        row[kind] = STANDALONE if standalone else _mean(runs, seeds)
     found = differences(study, ours)
-    return row | {
-        f"mean − {kind}, points": words.percent(found.get(kind), sign=True, seeds=seeds)
-        for kind in CONTROLS
-    }
+    for kind in CONTROLS:
+        is_alone = f" ({STANDALONE})" if _control(study, ours, kind)[0] else ""
+        cell = words.percent(found.get(kind), sign=True, seeds=seeds)
+        row[f"{words.SHARING['mean']} − {words.SHARING[kind]}, points"] = cell + is_alone
+    return row
 
 
 def differences(study: Study, ours: Outcome) -> dict[str, Estimate]:
@@ -73,15 +69,15 @@ def differences(study: Study, ours: Outcome) -> dict[str, Estimate]:
 
 
 def beside_standalone(study: Study, ours: Outcome) -> dict[str, Estimate]:
-    """The accuracies of the method and of its controls minus Standalone's, in [−1, 1]; nothing
-    without a control or without Standalone."""
+    """The scores of the method and of its controls minus Standalone's, in [−1, 1]; nothing without
+    Standalone."""
     alone = study.alone(ours.scenario)
     runs = {"mean": ours.runs} | {kind: _control(study, ours, kind)[1] for kind in CONTROLS}
     found = {
-        kind: measures.paired(those, alone.runs) if alone else None for kind, those in runs.items()
+        kind: measures.paired(those, alone.runs, study.score) if alone else None
+        for kind, those in runs.items()
     }
-    kept = {kind: difference for kind, difference in found.items() if difference}
-    return kept if len(kept) > 1 else {}
+    return {kind: difference for kind, difference in found.items() if difference}
 
 
 def _control(study: Study, ours: Outcome, kind: str) -> tuple[bool, Mapping[int, Run]]:
@@ -98,9 +94,5 @@ def _control(study: Study, ours: Outcome, kind: str) -> tuple[bool, Mapping[int,
 
 def name_of(scenario: Keys) -> str:
     """The scenario without `sharing`, in which its panel or its row has all three."""
-    return words.keys({name: value for name, value in scenario.items() if name != "sharing"})
-
-
-def _mean(runs: Mapping[int, Run], seeds: int) -> str:
-    found = measures.accuracy(runs)
-    return f"{100 * found.mean:.2f}{words.of_seeds(found, seeds)}" if found else "–"
+    rest = {name: value for name, value in scenario.items() if name != "sharing"}
+    return words.keys(rest) or words.ONE

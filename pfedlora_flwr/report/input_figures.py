@@ -53,7 +53,7 @@ def inputs(study: Study, scenario: Keys, folder: Path) -> Picture:
     run = first_run(study, scenario)
     dataset, partition = data_of(run)
     mean, std = (np.array(values) for values in run.setup.constants)
-    where = f"{words.keys(scenario)}, seed {run.experiment.seed}"
+    where = f"seed {run.experiment.seed}{words.of(scenario)}"
     file = folder, f"inputs_{slug(scenario) or 'all'}"
     return DRAWN[dataset.kind](_Owned(dataset, partition, mean, std, where, file))
 

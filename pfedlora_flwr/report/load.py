@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pfedlora_flwr.comparison.outcome import Outcome, of_one_code, reported
 from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.execution import KEYS as EXECUTION_KEYS
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import KEYS
@@ -18,6 +18,9 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
+
+_NAMED = 3
+"""Paths that a title names."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,8 @@ def load(paths: Iterable[Path], target: float | None = None, verdict: Keys | Non
         EXECUTION_KEYS[k].parse(judged[k]) for k in ("verdict.score", "verdict.margin")
     )
     lines = tuple(dict.fromkeys(said))
-    return Study(paths[0].absolute().name, _named(outcomes), lines, score, margin / 100)
+    name = some([path.absolute().name for path in paths], _NAMED)
+    return Study(name, _named(outcomes), lines, score, margin / 100)
 
 
 def _named(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:

@@ -30,39 +30,52 @@ _UNKNOWN = "not recorded"
 def conclusion(study: Study, found: Sequence[Finding] | None = None) -> str:
     """What the numbers say, and whom they leave out. found: the study's findings, if they are known
     already."""
-    several = of_several_codes(study)
-    told = _compared(study, decision.findings(study) if found is None else found)
-    return told + several + _diverged(study) + words.uncounted(study)
+    return " ".join(paragraphs(study, decision.findings(study) if found is None else found))
 
 
-def _compared(study: Study, found: Sequence[Finding]) -> str:
+def paragraphs(study: Study, found: Sequence[Finding]) -> list[str]:
+    """The same, the verdict first."""
+    told = [*_compared(study, found), of_several_codes(study), _diverged(study)]
+    return [text.strip() for text in (*told, words.uncounted(study)) if text]
+
+
+def _compared(study: Study, found: Sequence[Finding]) -> list[str]:
     """What the intervals of the paired differences say; below three seeds nothing but the values.
     Accuracy is that at best validation."""
     compared = decision.compared(study)
-    if not compared:
-        return _alone(study)
+    if not compared and not found:
+        return [_alone(study)]
     if not all(measures.same_data(study.in_scenario(scenario)) for scenario in compared):
-        return (
+        return [
             "The methods of a scenario did not all have the same partition, so nothing is"
             " concluded."
-        )
+        ]
     run = {o.method for scenario in compared for o in study.in_scenario(scenario) if o.runs}
-    if len(run) < 2:
-        return "Of no two methods runs are completed, so nothing is concluded."
+    if len(run) < 2 and not found:
+        return ["Of no two methods runs are completed, so nothing is concluded."]
+    one = len({str(f.scenario) for f in found}) == 1
     if not any(f.verdict for f in found):
-        only = study.ordered(compared[0]) if len(compared) == 1 else []
-        values = (
-            "; ".join(f"{o.title} {_by_seed(o)} %" for o in only) or "the values are in the tables"
-        )
-        return (
-            f"With fewer than {FEWEST} seeds in common nothing is claimed; test accuracy by seed:"
-            f" {values}."
-        )
-    text = (decision.in_one if len(compared) == 1 else decision.in_several)(study, found)
+        return [_few(found if one else []), sites.sentence(study, found) if found else ""]
+    text = (decision.in_one if one else decision.in_several)(study, found)
     rest = [s for s in study.scenarios if s not in compared and study.in_scenario(s)]
-    if len(compared) == 1:
-        text += decision.pooled(study, found) + sites.sentence(study, found)
-    return text if all(map(study.communicates, rest)) else f"With sharing. {text}"
+    if compared and not all(map(study.communicates, rest)):
+        text[0] = f"With sharing. {text[0]}"
+    if one:
+        text += [decision.pooled(study, found), sites.sentence(study, found)]
+    return text
+
+
+def _few(found: Sequence[Finding]) -> str:
+    """The sentence where no difference has seeds enough."""
+    values = {f.reference: f.theirs for f in found} | {f.ours.title: f.ours for f in found}
+    by_seed = "; ".join(f"{name} {_by_seed(o)} %" for name, o in values.items())
+    gains = "; ".join(f"{f.ours.title} {f.in_points}" for f in found)
+    return f"With fewer than {FEWEST} seeds in common nothing is claimed; " + (
+        f"test accuracy by seed: {by_seed}. In points of {words.score(found[0].score)}, against"
+        f" {found[0].base}: {gains}."
+        if found
+        else "the values are in the tables."
+    )
 
 
 def _diverged(study: Study) -> str:

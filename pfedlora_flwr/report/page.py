@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.table import Table
@@ -12,64 +13,85 @@ from pfedlora_flwr.report.table import Table
 _ZOOM, _LEAST = 1.2, 0.8
 """A figure's size on the page over that in print; on a narrow screen it shrinks to the second, and
 then scrolls."""
-_STYLE = """
-:root{color-scheme:light dark;--ground:#fff;--ink:#1d2127;--soft:#59616b;--line:#d8dce1;--head:#f3f5f7;--tint:#eef4fa;--mark:#0072b2;--loss:#b00020}
-@media(prefers-color-scheme:dark){
-:root{--ground:#14171b;--ink:#e3e6ea;--soft:#a2abb6;--line:#343a42;--head:#1f242a;--tint:#182430;--mark:#56b4e9;--loss:#ff8a80}
-svg{filter:brightness(1.3)}}
-*{box-sizing:border-box}
-body{font:16px/1.5 system-ui,sans-serif;max-width:80rem;margin:2rem auto;padding:0 1rem;background:var(--ground);color:var(--ink)}
-h1{font-size:1.7rem;margin:0 0 1rem}h2{font-size:1.2rem;margin:2.2rem 0 .6rem}h1,dd,td,th{overflow-wrap:anywhere}
-p,figcaption{color:var(--soft);max-width:52rem}
-.conclusion{font-size:1.1rem;color:var(--ink);background:var(--tint);border-left:4px solid var(--mark);padding:.7rem 1rem;max-width:none}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1.2rem;margin:1rem 0;font-size:.92rem}
-dt{color:var(--soft)}dd{margin:0}
-.wide{overflow-x:auto}
-table{border-collapse:collapse;font-size:.85rem;font-variant-numeric:tabular-nums}
-th,td{border-bottom:1px solid var(--line);padding:.32rem .55rem;text-align:left;white-space:nowrap}
-th{background:var(--head);font-weight:600;vertical-align:bottom;white-space:normal;overflow-wrap:normal}
-.n{text-align:right}.loss{color:var(--loss)}
-.figures{display:flex;flex-wrap:wrap;gap:1.5rem 2.5rem}
-figure{margin:0;max-width:100%}svg{display:block;height:auto;fill:currentColor}figcaption{font-size:.85rem;margin-top:.4rem}
-@media(max-width:40rem){body{margin:1rem auto}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.4rem}}
-"""
+_BROAD = 400
+"""Points from which on a figure takes a printed page's width."""
+_STYLE, _SCRIPT = (
+    Path(__file__).with_name(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
+)
+_SECTIONS = (
+    ("Who gains", ("gain", "sites", "held_out"), ("verdict", "sites", "held_out", "clients")),
+    ("Accuracy and cost", (), ("accuracy", "missing")),
+    ("Curves", ("curves", "robustness"), ()),
+    ("The data", ("partition", "inputs"), ()),
+)
+"""What is open: a title, and the names of figures and of tables. The rest is in folds."""
 
 
 def page(
     title: str,
-    conclusion: str,
+    paragraphs: Sequence[str],
     facts: Sequence[tuple[str, str]],
     notes: Sequence[str],
     tables: Sequence[Table],
     pictures: Sequence[Picture],
 ) -> str:
-    """The whole page: what the numbers say, what was run, the tables, the figures."""
-    name = html.escape(title)
+    """The whole page: the verdict, who gains, accuracies, curves, data, and the rest in folds."""
+    name, known = html.escape(title), dict(facts)
+    told = "".join(f"<p>{html.escape(text)}</p>" for text in paragraphs)
+    what = html.escape(f"{known['Data']}. {known['Runs']}.")
+    body = [f'<h1>{name}</h1><p class="what">{what}</p><div class="conclusion">{told}</div>']
+    left = [*pictures]
+    for heading, of_figures, of_tables in _SECTIONS:
+        found = [table for table in tables if table.name in of_tables]
+        drawn = _taken(left, of_figures)
+        if drawn or found:
+            body += [f"<h2>{heading}</h2>", drawn]
+            body += (
+                (f"<h3>{html.escape(table.title)}</h3>" if len(found) > 1 else "") + table.html()
+                for table in found
+            )
+    for table in tables:
+        if not any(table.name in of_tables for _, _, of_tables in _SECTIONS):
+            inside = table.html() + _taken(left, (table.name,))
+            body.append(_fold(html.escape(table.title), inside))
+    if left:
+        body.append(_fold("Further figures", _figures(left)))
     rows = "".join(
         f"<dt>{html.escape(label)}</dt><dd>{html.escape(text)}</dd>" for label, text in facts
     )
-    body = [
-        f"<h1>{name}</h1>",
-        f'<p class="conclusion">{html.escape(conclusion)}</p>',
-        f"<dl>{rows}</dl>",
-    ]
-    body += [f"<p>{html.escape(note.replace('**', ''))}</p>" for note in notes]
-    body += [
-        *(table.html() for table in tables),
-        "<h2>Figures</h2>",
-        '<div class="figures">',
-        *map(_figure, pictures),
-        "</div>",
-    ]
+    said = "".join(f"<p>{html.escape(note.replace('**', ''))}</p>" for note in notes)
+    body.append(_fold("What was run", f"<dl>{rows}</dl>{said}"))
     head = (
         '<meta charset="utf-8"><meta name="viewport"'
         f' content="width=device-width"><title>{name}</title><style>{_STYLE}</style>'
     )
     return (
-        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n'
+        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><main>\n'
         + "\n".join(body)
-        + "\n</body></html>\n"
+        + f"\n</main><script>{_SCRIPT}</script></body></html>\n"
     )
+
+
+def _fold(title: str, inside: str) -> str:
+    return f'<details class="fold"><summary>{title}</summary>{inside}</details>'
+
+
+def _taken(left: list[Picture], names: tuple[str, ...]) -> str:
+    """The figures of these names, which are then gone; those of controls stay."""
+    found = [
+        picture
+        for name in names
+        for picture in left
+        if (stem := picture.path.stem).startswith(name)
+        if not re.search("sharing-(none|start)", stem)
+    ]
+    left[:] = [picture for picture in left if picture not in found]
+    return _figures(found)
+
+
+def _figures(pictures: Sequence[Picture]) -> str:
+    shown = "\n".join(map(_figure, pictures))
+    return f'<div class="figures">{shown}</div>' if shown else ""
 
 
 def _figure(picture: Picture) -> str:
@@ -90,7 +112,8 @@ def _figure(picture: Picture) -> str:
     drawn = drawn.replace("<svg ", f'<svg role="img" aria-label="{caption}" ', 1).replace(
         "#000000", "currentColor"
     )
+    drawn = re.sub(r'id="\w+:([^"]*)"', r'data-of="\1"', drawn)
     return (
-        f'<figure style="width:{width:.0f}pt"><div'
+        f'<figure{" class=broad" if width > _BROAD else ""} style="width:{width:.0f}pt"><div'
         f' class="wide">{drawn}</div><figcaption>{caption}</figcaption></figure>'
     )

@@ -81,7 +81,7 @@ def sentence(study: Study, found: Sequence[Finding]) -> str:
         f" {best.ours.title} and {len(lose)} lose"
         + (f" ({clearly} by an interval that excludes 0)" if lose else "")
         + f"; the worst one then is {worst.name}, with {100 * worst.ours:.1f} %"
-        f" ({100 * worst.alone:.1f} alone)."
+        f" ({best.base.removeprefix('training ')} {100 * worst.alone:.1f})."
     )
 
 
@@ -92,7 +92,7 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
         {
             "site": site.name,
             "training rows": f"{site.rows:.0f}" if site.rows else "–",
-            shown[0].theirs.title: f"{100 * site.alone:.2f}",
+            shown[0].reference: f"{100 * site.alone:.2f}",
             shown[0].ours.title: f"{100 * site.ours:.2f}",
             "gain, points": (LOSS if site.gain.mean < 0 else "")
             + words.percent(site.gain, sign=True),
@@ -135,10 +135,10 @@ def figures(study: Study, found: Sequence[Finding], folder: Path) -> list[Pictur
         axis.set_yticks(range(len(of)), style.literal(labels))
         axis.set_ylim(len(of) - 0.4, -0.6)
         axis.set_xlabel(f"{words.score(study.score)} (%)")
-        axis.set_title(f"○ {best.theirs.title}   ● {best.ours.title}   ▼ loses")
+        axis.set_title(f"○ {best.reference}   ● {best.ours.title}   ▼ loses")
         path = style.save(figure, folder, "sites")
     text = (
-        f"Each site's {words.score(study.score)} with {best.theirs.title} (open) and with"
+        f"Each site's {words.score(study.score)} with {best.reference} (open) and with"
         f" {best.ours.title} (filled; a triangle where the site loses), final models, mean over"
         " seeds; at the right the gain in points."
     )

@@ -7,7 +7,7 @@ import html
 import io
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from pfedlora_flwr.errors import printable
@@ -91,7 +91,11 @@ class Table:
         )
 
     def html(self) -> str:
-        """The same for a page."""
+        """The table for a page, without its title and a scenario that all rows share; the note is a
+        fold."""
+        if "scenario" in self.columns and len({row.get("scenario") for row in self.rows}) == 1:
+            rest = [{k: v for k, v in row.items() if k != "scenario"} for row in self.rows]
+            return replace(self, rows=rest).html()
         numeric = self.numeric
 
         def line(tag: str, cells: Sequence[str]) -> str:
@@ -111,9 +115,11 @@ class Table:
 
         body = "\n".join(line("td", cells) for cells in self.lines)
         text = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(self.note))
-        note = f"<p>{text}</p>" if self.note else ""
-        table = f"<table>\n{line('th', self.columns)}\n{body}\n</table>"
-        return f'<h2>{html.escape(self.title)}</h2>\n<div class="wide">{table}</div>\n{note}'
+        how = '<details class="note"><summary>How to read this table</summary>'
+        head = f"<thead>{line('th', self.columns)}</thead>"
+        return f'<div class="wide"><table>{head}\n<tbody>{body}</tbody></table></div>\n' + (
+            f"{how}<p>{text}</p></details>" if text else ""
+        )
 
 
 _FORMULA = re.compile(r"\s*[=+\-@]")

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
+from pfedlora_flwr.execution import SCORES
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.report import countings, held_out, measures, paper, privacy, words
+from pfedlora_flwr.report import countings, decision, held_out, measures, paper, privacy, words
 from pfedlora_flwr.report.aggregation import errors
 from pfedlora_flwr.report.audits import audits
 from pfedlora_flwr.report.gains import STANDALONE, gains
@@ -42,6 +43,7 @@ _OF_RUN = {
 """The columns of runs.csv that come from a run's result, and where they stand in it; runs of older
 versions lack some."""
 
+_COST = ("sent, up and down", "operations", "seconds")
 _SENT = ("parameters, full", "bytes, full", "parameters, paper", "whole run: parameters up", "down")
 """The columns of communication, which a control has none of."""
 
@@ -71,13 +73,13 @@ def all_tables(study: Study) -> list[Table]:
 
 def accuracy(study: Study) -> Table:
     """The paper's Tables 1 and 2: a row a method, a column a scenario, the paper's accuracy beside
-    ours."""
+    ours; with the verdict's score and the cost where methods are compared in one scenario."""
     methods, scenarios = registry.ordered(study.methods), study.scenarios
     of_method = dict(zip(methods, study.titles, strict=True))
     plain = [", ".join(f"{k}={v}" for k, v in s.items()) for s in scenarios]
-    of_scenario = list(
-        zip(scenarios, _distinct([words.keys(s) for s in scenarios], plain), strict=True)
-    )
+    shown = [words.keys(scenario) or "accuracy" for scenario in scenarios]
+    of_scenario = list(zip(scenarios, _distinct(shown, plain), strict=True))
+    compared = decision.compared(study) or scenarios
     if len(scenarios) > _WIDE:
         rows = [
             {"scenario": label}
@@ -88,6 +90,7 @@ def accuracy(study: Study) -> Table:
         rows = [
             {"method": of_method[method]}
             | {label: _accuracy_cell(study, scenario, method) for scenario, label in of_scenario}
+            | (_score_and_cost(study, compared[0], method) if len(compared) == 1 else {})
             for method in methods
         ]
     missing = words.uncounted(study)
@@ -101,6 +104,8 @@ def accuracy(study: Study) -> Table:
             " seed's accuracy"
         )
     note += f".{missing}"
+    if len(compared) == 1 < len(scenarios):
+        note += f" Behind the accuracies: {shown[scenarios.index(compared[0])]}."
     if len(study.methods) > 1:
         note += (
             " Bold: above every other method of its scenario, by 95 % intervals of the differences"
@@ -113,7 +118,7 @@ def accuracy(study: Study) -> Table:
 
 
 def accuracies(study: Study) -> Table:
-    """All three accuracies, and each method against Standalone."""
+    """The other accuracies, and each method against Standalone."""
     others = any(run.result["accuracy"]["other"] for o in study.outcomes for run in o.runs.values())
     rows = []
     for o in study.in_order():
@@ -123,7 +128,6 @@ def accuracies(study: Study) -> Table:
         row = {
             **words.names(o),
             "seeds": str(len(o.runs)),
-            "at best validation": words.percent(measures.accuracy(o.runs)),
             "final": words.percent(measures.over_seeds(o, "accuracy/final")),
             "max test": words.percent(measures.over_seeds(o, "accuracy/max_test")),
             "worst client": _percent(o, "accuracy/worst"),
@@ -145,7 +149,7 @@ def accuracies(study: Study) -> Table:
             " Other predictors read what the server sends: they are means over the clients whose"
             " last visit was evaluated, which may be fewer than those of `final`."
         )
-    return Table("accuracies", "All accuracies", rows, note)
+    return Table("accuracies", "Other accuracies", rows, note)
 
 
 def costs(study: Study) -> Table:
@@ -297,6 +301,19 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
     return text + (f" [{printed}]" if printed else "")
 
 
+def _score_and_cost(study: Study, scenario: Keys, method: str) -> dict[str, str]:
+    """The further cells of a method's accuracy, of whole runs."""
+    if not (o := study.at(scenario, method)) or not o.runs:
+        return {}
+    place = SCORES[study.score]
+    score = words.percent(measures.over_seeds(o, f"{place}/at_best_validation"))
+    sent = sum(_average(o, f"communication/bytes_{way}") for way in ("up", "down"))
+    flops = _average(o, "flops") if tells_operations(o) else math.nan
+    found = {} if place == "accuracy" else {words.score(study.score): score}
+    cost = (words.size(sent) if communicates(o) else "–", words.count(flops))
+    return found | dict(zip(_COST, (*cost, words.count(_average(o, "seconds/total"))), strict=True))
+
+
 def _claims(study: Study, ours: Outcome) -> dict[str, str]:
     """A scenario's row of the headline table."""
     baselines = [o for o in study.in_scenario(ours.scenario) if o.method in paper.BASELINES]
@@ -311,7 +328,7 @@ def _claims(study: Study, ours: Outcome) -> dict[str, str]:
         return "–" if math.isnan(getattr(ratios, name)) else f"{getattr(ratios, name):.2f}"
 
     return {
-        "scenario": words.keys(ours.scenario),
+        "scenario": words.keys(ours.scenario) or words.ONE,
         "target": _target(ours),
         "best baseline": best.title if best else "–",
         "pFedLoRA above it, points": (

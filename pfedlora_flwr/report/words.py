@@ -23,6 +23,10 @@ _SYMBOLS = {
     "batch-size": "B",
     "rounds": "T",
 }
+ONE = "all runs"
+"""The only scenario."""
+SHARING = {"mean": "with sharing", "none": "without sharing", "start": "first state only"}
+"""The key `sharing` for readers who do not know it."""
 NAMES = {
     "clients": "clients, N",
     "participation": "participation, C",
@@ -35,12 +39,17 @@ NAMES = {
 
 def names(outcome: Outcome) -> dict[str, str]:
     """The cells with which a row says what it is of."""
-    return {"scenario": keys(outcome.scenario), "method": outcome.title}
+    return {"scenario": keys(outcome.scenario) or ONE, "method": outcome.title}
 
 
 def keys(settings: Mapping[str, Scalar]) -> str:
-    """A scenario, or tuned keys, in short: `CIFAR-10, N=50, C=20 %`."""
-    return ", ".join(key(name, value) for name, value in settings.items()) or "all runs"
+    """A scenario, or tuned keys, in short: `CIFAR-10, N=50, C=20 %`; empty for the only one."""
+    return ", ".join(key(name, value) for name, value in settings.items())
+
+
+def of(scenario: Mapping[str, Scalar]) -> str:
+    """The same behind what a figure shows: `, CIFAR-10, N=50`."""
+    return f", {keys(scenario)}" if scenario else ""
 
 
 def key(name: str, value: Scalar) -> str:
@@ -49,6 +58,8 @@ def key(name: str, value: Scalar) -> str:
         return f"C={float(value) * 100:g} %"
     if name == "dataset":
         return str(without_folders(datasets.title(str(value))))
+    if name == "sharing":
+        return SHARING[str(value)]
     value = without_folders(value)
     if name in ("setting", "method", "comparison"):
         return str(value)

@@ -36,10 +36,11 @@ from pfedlora_flwr.runs.provenance import commits, read_about
 
 @dataclass(frozen=True)
 class Written:
-    """A report on disk. text: its opening and tables as Markdown, without the figures."""
+    """A report on disk. verdict: its opening, a line a paragraph. table: accuracies and costs."""
 
     folder: Path
-    text: str
+    verdict: str
+    table: Table
 
 
 def write_report(
@@ -55,7 +56,9 @@ def write_report(
     """
     study = load(paths, target, verdict)
     judged = decision.findings(study)
-    every = [decision.table(study, judged), sites.table(study, judged), *tables.all_tables(study)]
+    accuracies, *others = tables.all_tables(study)
+    first = [decision.table(study, judged), sites.table(study, judged), accuracies]
+    every = [*first, *others, decision.power(judged)]
     found = [table for table in every if table.rows]
     make_folder(output)
     for table in every:
@@ -70,13 +73,12 @@ def write_report(
     for name in earlier - {picture.path.stem for picture in pictures}:
         style.remove(output, name)
     notes = [*_notes(study), *left_out]
-    conclusion, facts = opening.conclusion(study, judged), opening.facts(study)
-    text = _markdown(study.name, conclusion, facts, notes, found)
-    write_atomically(output / "report.md", (text + _markdown_figures(pictures)).encode())
-    write_atomically(
-        output / "report.html", page(study.name, conclusion, facts, notes, found, pictures).encode()
-    )
-    return Written(output, text)
+    told, facts = opening.paragraphs(study, judged), opening.facts(study)
+    text = _markdown(study.name, told, facts, notes, found) + _markdown_figures(pictures)
+    write_atomically(output / "report.md", text.encode())
+    made = page(study.name, told, facts, notes, found, pictures)
+    write_atomically(output / "report.html", made.encode())
+    return Written(output, "\n".join(told), accuracies)
 
 
 def _draw(study: Study, judged: Sequence[Finding], output: Path) -> tuple[list[Picture], list[str]]:
@@ -97,12 +99,16 @@ def _draw(study: Study, judged: Sequence[Finding], output: Path) -> tuple[list[P
         "t-SNE": data_figures.representations,
     }
     for scenario in filter(study.in_scenario, study.scenarios):
-        for name, draw in (figures.drawers(study, scenario) | of_data).items():
+        own = figures.drawers(study, scenario)
+        beside = scenario | {"sharing": "mean"}  # a control has the same data
+        if scenario.get("sharing", "mean") == "mean" or beside not in study.scenarios:
+            own |= of_data
+        for name, draw in own.items():
             try:
                 pictures.append(draw(study, scenario, output))
             except UserError as error:
                 reason = _without_folders(str(error), study, scenario)
-                left_out.setdefault((name, reason), []).append(words.keys(scenario))
+                left_out.setdefault((name, reason), []).append(words.keys(scenario) or words.ONE)
     return pictures, [
         f"No {name} for {'; '.join(where)}: {reason}." for (name, reason), where in left_out.items()
     ]
@@ -148,7 +154,7 @@ def _notes(study: Study) -> list[str]:
 
 def _markdown(
     title: str,
-    conclusion: str,
+    paragraphs: Sequence[str],
     facts: Sequence[tuple[str, str]],
     notes: Sequence[str],
     found: Sequence[Table],
@@ -156,7 +162,7 @@ def _markdown(
     listed = "".join(f"- {label}: {text}\n" for label, text in facts)
     parts = [
         f"# {title}\n",
-        f"{conclusion}\n",
+        *(f"{text}\n" for text in paragraphs),
         listed,
         *(f"{note}\n" for note in notes),
         *(table.markdown() for table in found),

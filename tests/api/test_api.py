@@ -247,7 +247,7 @@ def test_every_output_may_begin_with_the_home_folder(
         written.extend(one for one in given if isinstance(one, Path))
         return SimpleNamespace(write=write, folder=None)
 
-    for function in ("api.results.exporting.export", "api.results.write_report"):
+    for function in ("api.results.exporting.export", "ops.report.write_report"):
         monkeypatch.setattr(f"pfedlora_flwr.{function}", write)
     monkeypatch.setattr("pfedlora_flwr.ops.export.shared_state.of_run", write)
     monkeypatch.setattr(pfedlora_flwr.Run, "_trained", lambda *_: None)

@@ -20,6 +20,7 @@ from tests.report.made import make_run
 
 METHODS = ("standalone", "fd", "pfedlora")
 MEAN = {"standalone": (0.80, 0.82, 0.84), "fd": (0.83, 0.83, 0.83), "pfedlora": (0.91, 0.92, 0.93)}
+WITHOUT, FIRST = (f"with sharing − {c}, points" for c in ("without sharing", "first state only"))
 NONE, START = (0.88, 0.91, 0.91), (0.85, 0.86)
 
 
@@ -61,23 +62,17 @@ def test_gains_are_paired_by_seed_and_have_an_interval_from_three_seeds_on(study
         "scenario": "lr=0.1",
         "method": "pFedLoRA",
         "seeds": "3",
-        "mean": "92.00",
-        "none": "90.00",
-        "start": "85.50 (2 seeds)",
         # 3, 1 and 2 points: their standard deviation is 1
-        "mean − none, points": f"+2.00 ± {t2 * 1 / math.sqrt(3):.2f}",
-        "mean − start, points": "+6.00, +6.00 (2 seeds)",
+        WITHOUT: f"+2.00 ± {t2 * 1 / math.sqrt(3):.2f}",
+        FIRST: "+6.00, +6.00 (2 seeds)",
     }
     assert fd == {
         "scenario": "lr=0.1",
         "method": "FD",
         "seeds": "3",
-        "mean": "83.00",
-        "none": "= Standalone",
-        "start": "= Standalone",
         # 3, 1 and −1 points beside Standalone
-        "mean − none, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",
-        "mean − start, points": f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f}",
+        WITHOUT: f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f} (= Standalone)",
+        FIRST: f"+1.00 ± {t2 * 2 / math.sqrt(3):.2f} (= Standalone)",
     }
     assert gains(study).csv().splitlines()[0].split(",")[:3] == ["scenario", "method", "seeds"]
 
@@ -86,8 +81,8 @@ def test_the_other_tables_say_what_is_standalone_and_count_no_communication_of_c
     study: Study,
 ) -> None:
     cells = {row["method"]: list(row.values())[1:] for row in tables.accuracy(study).rows}
-    assert cells["Standalone"][1:] == ["= Standalone"] * 2
-    assert cells["FD"][1:] == ["= Standalone"] * 2
+    assert cells["Standalone"][1:3] == ["= Standalone"] * 2
+    assert cells["FD"][1:] == ["= Standalone", "= Standalone", "240 B", "2 k", "1"], "and its cost"
     assert cells["pFedLoRA"][1] == "**90.00 ± 4.30**", "8 ± 2.48 above Standalone"
     assert not [row for row in tables.missing(study).rows if row["method"] != "pFedLoRA"], (
         "only the third seed of pFedLoRA's start"
@@ -97,7 +92,9 @@ def test_the_other_tables_say_what_is_standalone_and_count_no_communication_of_c
         for row in tables.accuracies(study).rows
         if row["method"] == "pFedLoRA"
     }
-    assert against["sharing=none, lr=0.1"].startswith("+8.00"), "beside the one Standalone there is"
+    assert against["without sharing, lr=0.1"].startswith("+8.00"), (
+        "beside the one Standalone there is"
+    )
     sent = {
         row["scenario"]: row["whole run: parameters up"]
         for row in tables.costs(study).rows
@@ -124,12 +121,12 @@ def test_the_picture_shows_the_differences_of_the_table(
 
     def first(figure: Any, folder: Path, name: str) -> Path:
         drawn.append(figure)
-        return folder / name if drawn[1:] else save(figure, folder, name)
+        return save(figure, folder, name) if drawn[1:] else folder / name
 
     monkeypatch.setattr(style, "save", first)
-    picture, _ = gain_figure.figures(study, tmp_path)
+    _, picture = gain_figure.figures(study, tmp_path)
     assert picture.path.stat().st_size > 0
-    [axis] = drawn[0].axes
+    [axis] = drawn[1].axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["FD", "pFedLoRA"]
     means = [(bar.lines[0].get_xdata()[0], bar.lines[0].get_ydata()[0]) for bar in axis.containers]
     assert means == pytest.approx(np.array([(1, -0.16), (1, 0.16), (2, 0.84)])), (
@@ -150,9 +147,9 @@ def test_the_second_picture_shows_each_method_and_its_controls_beside_standalone
         style, "save", lambda figure, folder, name: drawn.append(figure) or folder / name
     )
     gain_figure.figures(study, tmp_path)
-    [axis] = drawn[1].axes
-    assert [text.get_text() for text in drawn[1].legends[0].get_texts()] == [
-        f"{kind} − Standalone" for kind in ("mean", "none", "start")
+    [axis] = drawn[0].axes
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == [
+        f"{kind} − Standalone" for kind in ("with sharing", "without sharing", "first state only")
     ]
     means = [
         (bar.lines[0].get_xdata()[0], round(bar.lines[0].get_ydata()[0])) for bar in axis.containers
@@ -198,7 +195,7 @@ def test_a_control_that_was_tuned_otherwise_is_none(tmp_path: Path) -> None:
                 **keys,
             )
     [fd] = gains(load([tmp_path])).rows
-    assert (fd["mean"], fd["none"], fd["mean − none, points"]) == ("50.00", "–", "–")
+    assert fd[WITHOUT] == "–"
 
 
 def test_one_method_in_several_scenarios_is_one_panel(
@@ -226,7 +223,7 @@ def test_one_method_in_several_scenarios_is_one_panel(
         "pFedLoRA",
         ["lr=0.1", "lr=0.2"],
     )
-    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["mean − none"]
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == [WITHOUT[:-8]]
 
 
 def test_a_comparison_without_controls_has_no_such_table(tmp_path: Path) -> None:
@@ -253,8 +250,7 @@ def test_what_is_of_fewer_seeds_than_its_row_says_so(tmp_path: Path) -> None:
             )
     study = load([tmp_path])
     [row] = gains(study).rows
-    assert [row[name] for name in ("seeds", "mean", "none")] == ["5", "55.60", "50.50 (3 seeds)"]
-    assert row["mean − none, points"] == "+1.50 ± 1.24 (3 seeds)"
+    assert (row["seeds"], row[WITHOUT]) == ("5", "+1.50 ± 1.24 (3 seeds)")
     against = [line["− Standalone, points"] for line in tables.accuracies(study).rows]
     assert against == ["–", "+1.50 ± 1.24 (3 seeds)", "+0.00 ± 0.00"]
 
@@ -263,7 +259,7 @@ def test_runs_without_a_plan_are_compared_too(tmp_path: Path) -> None:
     make_run(tmp_path / "a", [0.1, 0.5], [0.5], method="pfedlora")
     make_run(tmp_path / "b", [0.1, 0.4], [0.4], method="pfedlora", sharing="none")
     [row] = gains(load([tmp_path])).rows
-    assert (row["scenario"], row["mean − none, points"], row["mean − start, points"]) == (
+    assert (row["scenario"], row[WITHOUT], row[FIRST]) == (
         "all runs",
         "+10.00",
         "–",

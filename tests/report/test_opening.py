@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pfedlora_flwr.report import opening, tables
+from pfedlora_flwr.report import decision, opening, sites, tables
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.runs import directory
 from tests.report.made import make_run
@@ -84,7 +84,8 @@ def concluded(folder: Path, *, rounds: int = 1, **accuracies: list[float]) -> st
             {"standalone": [0.5, 0.6], "pfedlora": [0.7, 0.8]},
             (
                 "With fewer than 3 seeds in common nothing is claimed; test accuracy by seed:"
-                " Standalone 50.00, 60.00 %; pFedLoRA 70.00, 80.00 %."
+                " Standalone 50.00, 60.00 %; pFedLoRA 70.00, 80.00 %. In points of accuracy,"
+                " against training alone: pFedLoRA +20.00, +20.00."
             ),
         ),
         (
@@ -193,6 +194,30 @@ def test_what_diverged_is_told_and_never_bold(tmp_path: Path) -> None:
     cell = tables.accuracy(study).lines[1][1]
     assert cell.startswith("66.17 ±")
     assert cell.endswith("(3 of 5 seeds, 2 diverged)")
+
+
+def test_of_a_run_and_its_control_the_difference_is_said(tmp_path: Path) -> None:
+    """Two folders; from three seeds on with a verdict."""
+    paths = []
+    for seed, gain in enumerate((0.04, 0.05, 0.06)):
+        for sharing, mean in (("mean", 0.5 + gain), ("none", 0.5)):
+            paths.append(tmp_path / f"{sharing}-{seed}")
+            keys = {"method": "pfedlora", "seed": seed, "sharing": sharing}
+            make_run(paths[-1], [0.1, mean], [mean, 0.5], **keys)
+    study = load(paths[:2])
+    found = decision.findings(study)
+    assert study.name == "mean-0, none-0"
+    assert opening.conclusion(study, found) == (
+        "With fewer than 3 seeds in common nothing is claimed; test accuracy by seed: pFedLoRA"
+        " without sharing 50.00 %; pFedLoRA 54.00 %. In points of accuracy, against pFedLoRA"
+        " without sharing: pFedLoRA +4.00. By site, after the last round: 1 of 2 gain with pFedLoRA"
+        " and 0 lose; the worst one then is client 1, with 50.0 % (pFedLoRA without sharing 50.0)."
+    )
+    assert sites.table(study, found).columns[2:4] == ["pFedLoRA without sharing", "pFedLoRA"]
+    assert opening.conclusion(load(paths)).startswith(
+        "Better than pFedLoRA without sharing: pFedLoRA +5.00 points of accuracy against pFedLoRA"
+        " without sharing (95 % interval +2.52 to +7.48, 3 seeds)."
+    )
 
 
 def test_nothing_is_concluded_from_methods_with_other_data(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_rows_by_site_mark_who_loses_in_words_and_colour(tmp_path: Path, laid_ou
     assert [p.path.stem for p in sites.figures(study, found, tmp_path)] == ["sites"]
     assert opening.conclusion(study, found).endswith(
         " By site, after the last round: 1 of 3 gain with FedAvg and 1 lose (1 by an interval that"
-        " excludes 0); the worst one then is client 0, with 41.0 % (51.0 alone)."
+        " excludes 0); the worst one then is client 0, with 41.0 % (alone 51.0)."
     )
 
 

@@ -91,14 +91,13 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
     assert drawn == {
         "curves_all.png",
         "clients_all.png",
-        "trade_off_all.png",
         "partition_all.png",
         "inputs_all.png",
         "sites.png",
     }
     text = (out / "report.md").read_text()
-    assert text.startswith(written.text + "## Figures\n")
-    assert "| pFedLoRA | " in written.text
+    assert "| pFedLoRA | " in text
+    assert written.table.columns[0] == "method"
     assert re.search(r"No t-SNE for all runs: .* has no checkpoint of the 3 rounds", text)
     assert set(re.findall(r"\]\((.*?)\)", text)) == drawn
     page = Page((out / "report.html").read_text())
@@ -154,7 +153,6 @@ def test_a_report_draws_the_data_and_models_of_a_real_run(
     )
     assert "- Data: digits: 1,797 images of 32 × 32 × 3, 10 classes\n" in text
     assert "\n| 2 | cnn3 | " in text  # its clients
-    assert not (out / "trade_off_all.png").exists()  # nothing to trade with
 
 
 def test_the_class_histogram_is_of_the_runs_own_data_or_not_drawn(
@@ -243,33 +241,22 @@ def test_figures_show_the_runs_numbers(
     assert drawn == []
 
 
-def test_box_plot_and_trade_off_show_the_runs_numbers(
+def test_the_box_plot_shows_the_runs_numbers(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, laid_out: None
 ) -> None:
     from matplotlib.axes import Axes
 
     boxes: list[list[list[float]]] = []
-    points: list[tuple[float, float, float]] = []
-    boxplot, scatter = Axes.boxplot, Axes.scatter
+    boxplot = Axes.boxplot
 
     def record_boxplot(self: Axes, values: list[list[float]], **options: object) -> object:
         boxes.append([[round(v, 6) for v in box] for box in values])
         return boxplot(self, values, **options)
 
-    def record_scatter(self: Axes, x: float, y: float, s: float, **options: object) -> object:
-        points.append((x, round(y, 6), s))
-        return scatter(self, x, y, s=s, **options)
-
     monkeypatch.setattr(Axes, "boxplot", record_boxplot)
-    monkeypatch.setattr(Axes, "scatter", record_scatter)
-    study = load([runs])
-    figures.boxes(study, {"mu": 0.9}, tmp_path)
+    figures.boxes(load([runs]), {"mu": 0.9}, tmp_path)
     # Standalone and pFedLoRA, 2 seeds × 4 clients
     assert boxes == [[[60.0] * 8, [90.0] * 4 + [91.0] * 4]]
-    picture = figures.trade_off(study, {"mu": 0.9}, tmp_path)
-    # whole runs: 2 rounds × 4 clients × 1000 operations
-    assert points == [(8000.0, 60.0, 25.0), (8000.0, 90.5, 400.0)]
-    assert "in the whole run (not every run reaches the target accuracy)" in picture.caption
 
 
 @pytest.fixture
@@ -334,38 +321,8 @@ def test_no_ticks_touch_in_the_other_figures(tmp_path: Path, drawn: list[str]) -
     study = load([tmp_path / "runs"])
     figures.robustness(study, tmp_path)
     assert {"0.01", "0.1", "0.5"} <= {*drawn}
-    for draw in (figures.boxes, figures.trade_off, data_figures.histogram):
+    for draw in (figures.boxes, data_figures.histogram):
         draw(study, study.scenarios[0], tmp_path)
-
-
-def test_the_trade_off_has_intervals_from_three_seeds_on_and_dots_below(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, laid_out: None
-) -> None:
-    from matplotlib.axes import Axes
-
-    bars: list[float] = []
-    dots: list[list[float]] = []
-    monkeypatch.setattr(
-        Axes, "errorbar", lambda self, x, y, half, **options: bars.append(round(half, 4))
-    )
-    monkeypatch.setattr(
-        Axes, "plot", lambda self, x, y, look, **options: dots.append([round(v, 6) for v in y])
-    )
-    for seed, accuracy in enumerate((0.5, 0.6, 0.7)):
-        make_run(
-            tmp_path / f"p{seed}", [0.1, accuracy], [accuracy] * 2, method="pfedlora", seed=seed
-        )
-        if seed < 2:
-            make_run(
-                tmp_path / f"s{seed}",
-                [0.1, accuracy],
-                [accuracy] * 2,
-                method="standalone",
-                seed=seed,
-            )
-    figures.trade_off(load([tmp_path]), {}, tmp_path)
-    assert bars == [round(10 * 4.30265 / 3**0.5, 4)]
-    assert dots == [[50.0, 60.0]]
 
 
 def test_long_names_are_cut_and_stand_below_a_figure_that_grows() -> None:
