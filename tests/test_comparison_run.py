@@ -103,7 +103,7 @@ def test_decide_plans_for_nodes_and_refuses_what_they_cannot_do(
         ({"sites": "ward", "rows": 90, "options": keys}, "decide needs a table with"),
     ):
         with pytest.raises(UserError, match=why):
-            deciding.decide(superlink="lab", dry_run=True, **given)  # type: ignore[arg-type]
+            deciding.decide(superlink="lab", dry_run=True, **given)
     pooled = Comparison.of("who", {"base": whole().base, "methods": ["pooled"]}, {})
     runs = [job.config for job in Work(pooled, tmp_path).examples()]
     with pytest.raises(UserError, match="real nodes keep theirs"):
