@@ -126,7 +126,7 @@ def _open(
     observers. simulated: the clients' models are in it."""
     observers, of = observers_of(config.execution, also), config.execution.comparison_run
     config = comparison_run.taken_up(config)
-    run = RunDirectory(on_the_server(config))
+    run = RunDirectory(Path(config.execution.output) if of else on_the_server(config))
     config = membership(run, config)
     code_copy.check_unchanged(run, config)
     run.open(config, simulated=simulated)

@@ -48,7 +48,7 @@ def on_the_server(config: RunConfig) -> Path:
                 f"output is {output!r}; allowed: an absolute path (the app does not run"
                 " in your folder)"
             )
-        permissions.check_file("output", output, permissions.OUTPUT, str(_DEFAULT))
+        permissions.check_file("output", output, permissions.OUTPUT)
         return absolute(output)
     if config.execution.resume:
         raise UserError("resume needs output, the directory of the run to continue")
