@@ -111,9 +111,10 @@ def compare(
     Work(whole, work.output).check()  # a report is on all of it
     work.ask_again(redo)
     said = _preflight(work, engine, dry_run, say)
-    for line in plan_of(superlink, work.jobs(), _speed(work, engine)) if superlink else ():
+    plan = [*plan_of(superlink, work.jobs(), _speed(work, engine))] if superlink else []
+    for line in plan:
         say(line)
-        said.append(line)
+    said += plan[-1:]  # the others are of what is left now
     axes = [key for axis in part.axes for key in axis.keys]
     _name_unused(dict.fromkeys([*options, *axes]), examples, say)
     _warn_of_own_code(work, warn)
