@@ -220,6 +220,9 @@ def compare(
         Path | None,
         typer.Option(metavar="DIR", help="The comparison's directory; default: runs/FOLDER-CONF."),
     ] = None,
+    superlink: Annotated[
+        str, typer.Option(metavar="NAME", help="Do the runs on the nodes of this SuperLink.")
+    ] = "",
 ) -> None:
     """Do the missing runs of a comparison, and report. A comparison is methods × scenarios × seeds;
     unfinished runs are resumed.
@@ -248,18 +251,26 @@ def compare(
         shard=shard,
         redo=redo or (),
         options=parse_overrides(option or []),
+        superlink=superlink,
     )
     raise typer.Exit(code)
 
 
 @cli.command(cls=PlainCommand)
 def decide(
-    table: Annotated[Path, typer.Argument(metavar="TABLE", hidden=True)],
-    sites: Annotated[str, typer.Option(metavar="COLUMN", help="Whose row it is: the site.")],
-    label: Annotated[str, typer.Option(metavar="COLUMN", help="What is to be predicted.")],
+    table: Annotated[Path | None, typer.Argument(metavar="TABLE", hidden=True)] = None,
+    sites: Annotated[str, typer.Option(metavar="COLUMN", help="Whose row it is: the site.")] = "",
+    label: Annotated[str, typer.Option(metavar="COLUMN", help="What is to be predicted.")] = "",
+    superlink: Annotated[
+        str, typer.Option(metavar="NAME", help="The tables are at this SuperLink's nodes.")
+    ] = "",
+    rows: Annotated[
+        int, typer.Option(metavar="N", help="With --superlink: about the rows of a site.")
+    ] = 0,
     minutes: Annotated[
-        float, typer.Option(metavar="N", help="What all runs may take, by estimate.")
-    ] = 10.0,
+        float | None,
+        typer.Option(metavar="N", help="What all runs may take, by estimate; default: 10, or 60."),
+    ] = None,
     seeds: Annotated[
         str | None, typer.Option(metavar="0,1", help="These seeds; default: five, if they fit.")
     ] = None,
@@ -274,7 +285,8 @@ def decide(
     ] = False,
     option: Options = None,
 ) -> None:
-    """Should these sites federate? Plan a comparison from one table, run it, and report.
+    """Should these sites federate? Plan a comparison from one table, or for the nodes that have
+    them, run it, and report.
 
     TABLE is a CSV or Parquet file with a column that names each row's site. The comparison is an
     ordinary one, decide-TABLE.yaml in this folder, or DIR.yaml: references, methods that suit the
@@ -288,6 +300,8 @@ def decide(
             table,
             sites=sites,
             label=label,
+            superlink=superlink,
+            rows=rows,
             minutes=minutes,
             seeds=_integers("--seeds", seeds),
             output=output,
@@ -297,7 +311,15 @@ def decide(
     for line in found.said:
         out.print(line, soft_wrap=True)
     if not yaml:
-        code = run_missing(found.whole, found.output, out, err, engine="local", dry_run=dry_run)
+        code = run_missing(
+            found.whole,
+            found.output,
+            out,
+            err,
+            engine="auto" if superlink else "local",
+            superlink=superlink,
+            dry_run=dry_run,
+        )
         raise typer.Exit(code)
 
 

@@ -53,6 +53,11 @@ class Execution(Section):
         "with resume: continue although your own code has changed since the run's rounds",
     )
     overwrite: bool = key(False, "replace the run in `output`")
+    comparison_run: str = key(
+        "",
+        "set by a comparison on real nodes: COMPARISON/RUN below the server's output-root, in the"
+        " place of `output`; the run goes on with what is there, and its lines are handed back",
+    )
     observers: Listed[str] = key(
         "",
         "objects that are told of each round, separated by commas: tensorboard (event files in"

@@ -6,6 +6,8 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -37,7 +39,7 @@ from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.observers.observer import Observer, Observers, RunStopped
 from pfedlora_flwr.observers.registry import observers_of
 from pfedlora_flwr.observers.status_line import StatusLine
-from pfedlora_flwr.runs import code_copy
+from pfedlora_flwr.runs import code_copy, comparison_run
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.joining import membership
@@ -56,7 +58,8 @@ def main(grid: Grid, context: Context) -> None:
     try:
         # a simulation's directory is at hand where it is started
         also = {} if is_simulation(grid) else {"status line": StatusLine()}
-        serve(grid, context, _tell, also)
+        tell = partial(_tell, files=bool(context.run_config.get("comparison-run")))
+        serve(grid, context, tell, also)
     except Exception as error:
         logging.getLogger("flwr").addFilter(LineLast(error))
         raise
@@ -120,11 +123,13 @@ def _open(
 ) -> tuple[RunDirectory, RunConfig, Observers]:
     """The run's directory, for this process alone; its keys, with who joined and left; and its
     observers. simulated: the clients' models are in it."""
-    observers = observers_of(config.execution, also)
-    run = RunDirectory(on_the_server(config))
+    observers, of = observers_of(config.execution, also), config.execution.comparison_run
+    config = comparison_run.taken_up(config)
+    run = RunDirectory(Path(config.execution.output) if of else on_the_server(config))
     config = membership(run, config)
     code_copy.check_unchanged(run, config)
     run.open(config, simulated=simulated)
+    comparison_run.number_sites(run, of)
     return run, config, observers
 
 
@@ -218,8 +223,11 @@ class LineLast(logging.Filter):
         return not said.startswith("Traceback (most recent call last)")
 
 
-def _tell(directory: str, result: Result) -> None:
-    """The run's result as a line of Flower's log, for whoever submitted it from elsewhere."""
+def _tell(directory: str, result: Result, files: bool = False) -> None:
+    """The run's result as a line of Flower's log, for whoever submitted it from elsewhere, after
+    its files where they are asked for."""
+    if files and directory:
+        print(comparison_run.line_of(RunDirectory(Path(directory))), flush=True)
     print(RESULT_LINE + json.dumps({"directory": directory, "result": result}), flush=True)
 
 

@@ -1054,3 +1054,25 @@ def test_a_plan_has_the_rounds_of_the_runs_where_the_method_sets_them(tmp_path: 
             config = whole.config(cell, one, 0, tmp_path)
             assert one.rounds == config.experiment.rounds
     assert [c.rounds for cell in whole.cells() for c in cell.candidates] == [20, 2, 3, 2]
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_run_that_is_completed_and_still_wanted_ends_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: list[str] = []
+
+    def execute(config: RunConfig, show: executing.Show, say: Say, *, engine: str) -> Any:
+        times.append(config.execution.output)
+        assert len(times) < 3, "it does not end"
+        make_run(Path(config.execution.output), [0.1, 0.2], [0.5] * 4, method="standalone", seed=0)
+        return RunDirectory(Path(config.execution.output)).result()  # one round, of two
+
+    monkeypatch.setattr(executing, "execute", execute)
+    whole = Comparison.load(conf(tmp_path, BASIC))
+    done = comparing.compare(
+        whole, tmp_path / "runs", methods=["standalone"], seeds=[0], engine="local", here=True
+    )
+    told = "completed, and its directory does not say so: it is not run again"
+    assert list(done.work.failed.values()) == [told]
+    assert len(times) == 1

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
-from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.models.families import MLP_SHAPES, WIDTH
 from pfedlora_flwr.runs.directory import RunDirectory
 
@@ -15,7 +15,8 @@ found = []
 for place in sorted(Path("runs/tumours/pooled").glob("seed-*")):
     run = RunDirectory(place.absolute())
     e, result = run.experiment(), run.result()
-    dataset, partition = shared_partition(e, "")
+    data = DataSetup(e, "")
+    dataset, partition = data.dataset, data.partition
     labels = np.asarray(dataset.labels)
     train = np.concatenate([split.train for split in partition.clients])
     rows = np.asarray(dataset.inputs)

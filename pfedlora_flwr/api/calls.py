@@ -18,7 +18,6 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.ops import compare as comparing
-from pfedlora_flwr.ops.decide import MINUTES
 from pfedlora_flwr.ops.decide import decide as planned
 from pfedlora_flwr.runs.directory import RunDirectory
 
@@ -67,6 +66,7 @@ def compare(
     engine: str | None = None,
     jobs: int | None = None,
     drop_models: bool = False,
+    superlink: str = "",
     progress: bool = True,
     **keys: Any,
 ) -> Comparison:
@@ -84,6 +84,7 @@ def compare(
         jobs: Runs at once; None: as the command chooses. Objects without an import path run in this
             process, one after the other.
         drop_models: Whether completed runs keep their results alone, and not their models.
+        superlink: A connection in Flower's config.toml, on whose nodes the runs are done.
         progress: Whether a line is printed for each run.
         keys: Keys of all runs, as `run` takes them.
 
@@ -105,7 +106,7 @@ def compare(
         whole, place = placed(conf, base, chosen, numbers, output)
         if output is None and place.name.startswith(f"{NAMELESS}-"):
             say(f"runs/{NAMELESS} holds the runs of another comparison: this one is in {place}")
-        given.check_here(engine or "local")
+        given.check_here("flower" if superlink else engine or "local")
         done = comparing.compare(
             whole,
             place,
@@ -115,6 +116,7 @@ def compare(
             engine="local" if given.objects else engine or comparing.AUTO,
             jobs=comparing.AUTO if jobs is None else jobs,
             here=bool(given.objects),
+            superlink=superlink,
             say=say,
             warn=say,
         )
@@ -132,11 +134,13 @@ def compare(
 
 
 def decide(
-    table: str | PathLike[str],
+    table: str | PathLike[str] | None = None,
     *,
-    sites: str,
-    label: str,
-    minutes: float = MINUTES,
+    sites: str = "",
+    label: str = "",
+    superlink: str = "",
+    rows: int = 0,
+    minutes: float | None = None,
     seeds: Sequence[int] = (),
     output: str | PathLike[str] | None = None,
     progress: bool = True,
@@ -149,7 +153,10 @@ def decide(
         table: A CSV or Parquet file.
         sites: The column that names each row's site.
         label: The column that is to be predicted.
-        minutes: What all runs may take, by estimate.
+        superlink: In the place of a table and its sites: a connection in Flower's config.toml, at
+            whose nodes the tables are.
+        rows: With `superlink`: about the rows of a site.
+        minutes: What all runs may take, by estimate; None: 10, or 60 at nodes.
         seeds: The seeds to run; none: five, or as many as fit.
         output: The comparison's directory, otherwise runs/decide-TABLE. Its file, an ordinary
             comparison, is decide-TABLE.yaml, or OUTPUT.yaml.
@@ -167,9 +174,11 @@ def decide(
     options = keys_of(keys, given)
     with available(given.objects), as_it_was():
         found = planned(
-            Path(table),
+            None if table is None else Path(table),
             sites=sites,
             label=label,
+            superlink=superlink,
+            rows=rows,
             minutes=minutes,
             seeds=[plain(seed) for seed in seeds],
             output=None if output is None else absolute(output),
@@ -177,7 +186,15 @@ def decide(
         )
     for line in found.said:
         saying(progress)(line)
-    return compare(found.file, output=found.output, engine="local", progress=progress, **keys)
+    engine = None if superlink else "local"
+    return compare(
+        found.file,
+        output=found.output,
+        engine=engine,
+        superlink=superlink,
+        progress=progress,
+        **keys,
+    )
 
 
 def load(

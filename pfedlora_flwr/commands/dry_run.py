@@ -16,14 +16,12 @@ from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import some
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.files import check_writable
 from pfedlora_flwr.launch.checks import Start, check
 from pfedlora_flwr.launch.resources import Resources, resources
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.ops.progress_text import duration, megabytes
-from pfedlora_flwr.runs.ledger import payload_bytes
 
 _ACTOR = 0.4e9
 """Bytes of memory that a process with PyTorch and a client takes."""
@@ -102,18 +100,8 @@ def _partition(setup: Setup) -> Table:
 
 
 def _costs(config: RunConfig, held: Resources) -> list[str]:
-    e, method = config.experiment, Setup.of(config).method
-    state = first_state(e, method)
-    up = method.largest_upload(state)
-    down = max(
-        up,
-        max(
-            payload_bytes(method.download(state, k, 1))
-            for k in range(min(e.clients, len(method.model_names)))
-        ),
-    )
-    # each round before adds at most its uploads
-    down += min(method.download_growth(state), (e.rounds - 1) * e.sampled * up)
+    e = config.experiment
+    up, down = estimate.traffic(config)
     seconds = estimate.Speed(held.at_once).seconds(config)
     free = "" if held.nodes else f", of {psutil.virtual_memory().available / 1e9:.1f} GB free here"
     held_out = [

@@ -3,12 +3,13 @@ plans, never for results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.registry import of_client
@@ -25,6 +26,9 @@ _VISIT = 1.6e9
 """Operations that stand for what a visit takes beside its training, mostly reading, writing and
 evaluation: 40 ms at this guess, measured with small tables."""
 _KEPT_WHILE_RUNNING = 3
+NODES_START, NODES_ROUNDS = 30.0, 0.1
+"""Of a run on real nodes: the seconds until its first round, and rounds a second before any has
+been timed, by Flower's polling alone."""
 
 
 def work(config: RunConfig) -> float:
@@ -42,14 +46,26 @@ def work(config: RunConfig) -> float:
 class Speed:
     """Operations a second, from finished runs: the same method's where there are any."""
 
-    def __init__(self, actors: int, start: float = START) -> None:
-        """start: seconds until a run's first round."""
-        self._actors, self._start = actors, start
+    def __init__(
+        self,
+        actors: int,
+        start: float = START,
+        work: Callable[[RunConfig], float] = work,
+        guess: float = GUESS,
+    ) -> None:
+        """start: seconds until a run's first round. work: of a run; guess: of it a second, of one
+        actor, before any has been timed."""
+        self._actors, self._start, self._work, self._guess = actors, start, work, guess
         self._seen: dict[str, list[tuple[float, float]]] = {}
 
     def learn(self, config: RunConfig, seconds: float) -> None:
         """A run took `seconds` in its rounds."""
-        self._seen.setdefault(config.experiment.method, []).append((work(config), seconds))
+        self._seen.setdefault(config.experiment.method, []).append((self._work(config), seconds))
+
+    def learn_whole(self, config: RunConfig, seconds: float) -> None:
+        """A run took `seconds` of wall-clock time from its start to its end, whatever else the
+        machine did."""
+        self.learn(config, max(0.0, seconds - self._start))
 
     @property
     def guessed(self) -> bool:
@@ -61,8 +77,25 @@ class Speed:
         own = self._seen.get(config.experiment.method)
         seen = own or [pair for pairs in self._seen.values() for pair in pairs]
         total = [sum(parts) for parts in zip(*seen, strict=True)]
-        speed = total[0] / max(total[1], 1e-9) if seen else GUESS * self._actors
-        return self._start + work(config) / speed
+        speed = total[0] / max(total[1], 1e-9) if seen else self._guess * self._actors
+        return self._start + self._work(config) / speed
+
+
+def of_nodes() -> Speed:
+    """That of real nodes, in rounds: what the sites have, only they know."""
+    return Speed(1, NODES_START, lambda config: config.experiment.rounds + 1.0, NODES_ROUNDS)
+
+
+def traffic(config: RunConfig) -> tuple[int, int]:
+    """Bytes of one client in a round, at most: up and down."""
+    e = config.experiment
+    method = Setup.of(config).method
+    state = first_state(e, method)
+    up = method.largest_upload(state)
+    clients = range(min(e.clients, len(method.model_names)))
+    down = max(up, *(payload_bytes(method.download(state, k, 1)) for k in clients))
+    # each round before adds at most its uploads
+    return up, down + min(method.download_growth(state), (e.rounds - 1) * e.sampled * up)
 
 
 def model_bytes(config: RunConfig) -> int:

@@ -93,6 +93,11 @@ def of_server() -> Permissions:
     return _read(given, Permissions(whose="the server", where=VARIABLE))
 
 
+def output_root() -> str:
+    """The folder below which runs may lie here; empty: none is set."""
+    return _now().output
+
+
 def own_machine() -> bool:
     """Whether this is the user's own machine, as far as is known."""
     return _now().anything

@@ -78,6 +78,11 @@ def of_scenario(start: Start) -> Iterable[str]:
     return (line for one in OF_SCENARIO for line in one(start))
 
 
+def of_nodes(start: Start) -> Iterable[str]:
+    """The same of a run on real nodes, whose data is not here."""
+    return (line for one in (_reach, _method, _privacy, _keys_of_masks) for line in one(start))
+
+
 def preflight(config: RunConfig) -> None:
     """Whether the run could train here: device, observers, data, models and method. Raises
     UserError."""
@@ -199,6 +204,10 @@ def _masks(start: Start) -> Iterable[str]:
         *secagg_plan.of_keys(config),
         *secagg_plan.of_sizes(config, start.setup.partition),
     ]
+
+
+def _keys_of_masks(start: Start) -> Iterable[str]:
+    return secagg_plan.of_keys(start.config)
 
 
 def _noise(start: Start) -> Iterable[str]:

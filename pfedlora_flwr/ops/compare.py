@@ -24,11 +24,13 @@ from pfedlora_flwr.comparison.work import STALE, Job, Shard, Work
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.files import check_writable, make_folder
-from pfedlora_flwr.launch.checks import Say, Start, nothing, of_scenario
+from pfedlora_flwr.launch.checks import Say, Start, nothing, of_nodes, of_scenario
 from pfedlora_flwr.launch.execute import STOPPED
+from pfedlora_flwr.launch.network import Network
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.resources import ENGINES, check_engine, cores, fitting_engine, resources
 from pfedlora_flwr.launch.simulation import claimed, stop_left_over
+from pfedlora_flwr.ops.nodes import NODES, check_network, plan_of
 from pfedlora_flwr.ops.progress_text import duration
 from pfedlora_flwr.ops.run_queue import Watch, run_all, seconds_of
 from pfedlora_flwr.report.words import count
@@ -75,6 +77,7 @@ def compare(
     jobs: int | str = AUTO,
     shard: str = "",
     here: bool = False,
+    superlink: str = "",
     say: Say = nothing,
     warn: Say = nothing,
     watch: Watch = nothing,
@@ -88,7 +91,8 @@ def compare(
     engine: one of ENGINES; auto: local where no run trains on a GPU or a Ray cluster, else flower.
     jobs: runs at once, a number; auto: one for each core, or GPU, by the local engine, one by
     flower. shard: I/N; only these runs are done here. here: whether the local engine's runs are
-    done in this process, one after the other. say, warn: take lines. watch: is told how the runs
+    done in this process, one after the other. superlink: a connection in Flower's config.toml, on
+    whose nodes the runs are done. say, warn: take lines. watch: is told how the runs
     stand."""
     part = whole.select(methods, seeds, only)
     asked = 1 if here else _number(str(jobs))
@@ -96,12 +100,20 @@ def compare(
     if engine not in (AUTO, *ENGINES):
         raise UserError(f"engine is {engine!r}; allowed: {', '.join((AUTO, *ENGINES))}")
     examples = work.examples()
-    engine = fitting_engine([job.config for job in examples]) if engine == AUTO else engine
-    for job in examples:
-        check_engine(engine, job.config.execution, asked)
+    if superlink:
+        check_network(superlink, [job.config for job in examples], engine != AUTO, asked, shard)
+        engine, asked = NODES, 1
+    else:
+        engine = fitting_engine([job.config for job in examples]) if engine == AUTO else engine
+        for job in examples:
+            check_engine(engine, job.config.execution, asked)
     Work(whole, work.output).check()  # a report is on all of it
     work.ask_again(redo)
     said = _preflight(work, engine, dry_run, say)
+    plan = [*plan_of(superlink, work.jobs(), _speed(work, engine))] if superlink else []
+    for line in plan:
+        say(line)
+    said += plan[-1:]  # the others are of what is left now
     axes = [key for axis in part.axes for key in axis.keys]
     _name_unused(dict.fromkeys([*options, *axes]), examples, say)
     _warn_of_own_code(work, warn)
@@ -111,7 +123,8 @@ def compare(
     at_once = asked or _at_once(work, engine)
     if dry_run:
         check_writable(work.output)
-        _show_work(work, say, engine, drop_models, at_once)
+        if not superlink:
+            _show_work(work, say, engine, drop_models, at_once)
         return Compared(work)
     with _claimed(output, work.shard), stoppable(*SIGNALS):
         try:
@@ -129,6 +142,7 @@ def compare(
                 here=here,
                 say=say,
                 watch=watch,
+                network=Network(superlink, work.output) if superlink else None,
             )
         except Stopped as stop:
             by = STOPPED[stop.number][1]
@@ -244,10 +258,11 @@ def _preflight(work: Work, engine: str, dry_run: bool, say: Say) -> list[str]:
         )
     said: dict[str, None] = {}
     for job in examples:
-        if dry_run and Setup.of(job.config).needs_download:
+        if dry_run and engine != NODES and Setup.of(job.config).needs_download:
             continue
         try:
-            lines = [*of_scenario(Start(job.config, engine))]
+            start = Start(job.config, engine)
+            lines = [*(of_nodes(start) if engine == NODES else of_scenario(start))]
         except UserError as error:
             raise type(error)(f"{job.title}: {error}") from error.__cause__
         for line in lines:
@@ -267,7 +282,9 @@ def _name_unused(options: Iterable[str], examples: Sequence[Job], say: Say) -> N
 
 
 def _speed(work: Work, engine: str) -> estimate.Speed:
-    if engine == "flower":
+    if engine == NODES:
+        speed = estimate.of_nodes()
+    elif engine == "flower":
         speed = estimate.Speed(resources(work.examples()[0].config).at_once)
     else:
         speed = estimate.Speed(1, estimate.WARM_START)

@@ -23,12 +23,13 @@ from pfedlora_flwr.errors import UserError, counted, meant, some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import check_writable, make_folder, write_atomically
 from pfedlora_flwr.launch.resources import cores
+from pfedlora_flwr.launch.superlink import find_connection, nodes_of
 from pfedlora_flwr.methods.registry import POOLED
 from pfedlora_flwr.ops.progress_text import duration
 from pfedlora_flwr.runs.output import from_here, of_comparison
-from pfedlora_flwr.training.kinds import TEXT
+from pfedlora_flwr.training.kinds import TEXT, Kind, read_shape
 
-MINUTES = 10.0
+MINUTES, NODES_MINUTES = 10.0, 60.0
 _FORMS = {".csv": "csv", ".gz": "csv", ".tsv": "csv", ".parquet": "parquet"}
 _ENOUGH = 500
 """Rows of a site from which the methods for larger sites are tried."""
@@ -77,11 +78,13 @@ def suited(rows: Sequence[int], models: Sequence[str], train: str) -> tuple[tupl
 
 
 def decide(
-    table: Path,
+    table: Path | None = None,
     *,
-    sites: str,
-    label: str,
-    minutes: float = MINUTES,
+    sites: str = "",
+    label: str = "",
+    superlink: str = "",
+    rows: int = 0,
+    minutes: float | None = None,
     seeds: Sequence[int] = (),
     output: Path | None = None,
     dry_run: bool = False,
@@ -89,17 +92,33 @@ def decide(
 ) -> Decision:
     """Plans the comparison, and writes its file. Raises UserError.
 
-    sites, label: columns of the table. minutes: what all runs may take, by estimate. seeds: those
-    to run; empty: as many as fit. output: the directory of its runs; the file then lies beside it.
-    dry_run: whether no file is written. options: keys of all runs, which win."""
-    given = options or {}
+    sites, label: columns of the table. superlink: a connection in Flower's config.toml; then the
+    tables are at its nodes, and sites is empty. rows: of such a site, about. minutes: what all runs
+    may take, by estimate; None: MINUTES, or NODES_MINUTES at nodes. seeds: those to run; empty: as
+    many as fit. output: the directory of its runs; the file then lies beside it. dry_run: whether
+    no file is written. options: keys of all runs, which win."""
+    given, own = options or {}, _OWN.keys() - ({"clients"} if superlink else set())
+    minutes = (NODES_MINUTES if superlink else MINUTES) if minutes is None else minutes
     if not minutes > 0:
         raise UserError(f"minutes is {minutes}; allowed: above 0")
-    if taken := next((key for key in given if key in _OWN), None):
+    if taken := next((key for key in given if key in own), None):
         raise UserError(f"{taken} is set by decide itself: use {_OWN[taken]}")
-    base, data, rows = _data(table, sites, label, given)
-    methods, why = suited(rows, str(base["models"]).split(","), str(base["train"]))
-    file = Path(f"decide-{table.name.partition('.')[0]}.yaml")
+    if bool(superlink) == bool(table and sites and label) or bool(superlink) == bool(
+        table or sites
+    ):
+        raise UserError(
+            "decide needs a table with sites=… and label=…, or superlink=… and rows=…, where the"
+            " nodes have the tables"
+        )
+    if superlink:
+        base, data, sizes = _at_nodes(superlink, label, rows, given)
+    else:
+        assert table is not None
+        base, data, sizes = _data(table, sites, label, given)
+    methods, why = suited(sizes, str(base["models"]).split(","), str(base["train"]))
+    name = table.name.partition(".")[0] if table else superlink
+    references = ("standalone",) if superlink else ("standalone", POOLED)
+    file = Path(f"decide-{name}.yaml")
     place = (output or of_comparison(file)).absolute()
     file = file if output is None else place.with_name(f"{place.name}.yaml")
     content: dict[str, Any] = {}
@@ -107,12 +126,12 @@ def decide(
     for number, rounds in _PLANS:
         content = {
             "base": {"rounds": rounds} | base,
-            "methods": ["standalone", POOLED, *methods],
+            "methods": [*references, *methods],
             "seeds": [*seeds] or [*range(number)],
             "axes": {"sharing": ["mean", "none"]},
         }
         whole = Comparison.of(file.stem, content, {})
-        runs, seconds = _cost(whole)
+        runs, seconds = _cost(whole, nodes=bool(superlink))
         tried.append(f"{counted(len(whole.seeds), 'seed')} of {content['base']['rounds']} rounds")
         if seconds <= 60 * minutes:
             break
@@ -122,13 +141,15 @@ def decide(
     shown = from_here(file.absolute())
     again = f"pfedlora compare {shown}"
     again += "" if output is None else f" --output {from_here(place)}"
+    on = f" with superlink={superlink}" if superlink else ""
     said = (
-        f"{data}: {sum(rows)} rows, {min(rows)} to {max(rows)} a site; about a tenth of a site's"
-        f" rows are its test part: {min(rows) // 10} rows at the smallest",
-        f"methods: standalone and pooled as references; {', '.join(methods)} ({why}), each with"
-        " and without sharing",
+        f"{data}: {sum(sizes)} rows, {min(sizes)} to {max(sizes)} a site; about a tenth of a site's"
+        f" rows are its test part: {min(sizes) // 10} rows at the smallest",
+        f"methods: {' and '.join(references)} as references; {', '.join(methods)} ({why}), each"
+        " with and without sharing",
+        *([f"{POOLED} is left out: its rows would have to be in one place"] if superlink else []),
         f"plan: {used}{cut}: {runs} runs, about {duration(seconds)}{over} (an estimate)",
-        f"the comparison is in {shown}; this does the same: `{again}`",
+        f"the comparison is in {shown}; this does the same: `{again}`{on}",
     )
     if not dry_run:
         _write(file, content)
@@ -162,10 +183,31 @@ def _data(
         raise UserError(f"sites and label are both {label!r}; allowed: two columns")
     dataset = datasets.load(registry.located(e.dataset), how)
     rows = _rows(dataset, table, sites, e.partition.min_samples)
-    base |= dict(_training(dataset, int(median(rows)), given))
+    base |= dict(_training(dataset.kind, int(median(rows)), given))
     classes = some(dataset.class_names, _NAMED)
     told = f"{counted(len(rows), 'site')}, {dataset.classes} classes ({classes})"
     return {**base, "clients": len(rows), **given}, told, rows
+
+
+def _at_nodes(
+    superlink: str, label: str, rows: int, given: Mapping[str, object]
+) -> tuple[dict[str, object], str, list[int]]:
+    """The same where the nodes have the tables, as far as it is told. Raises UserError."""
+    nodes = nodes_of(find_connection(superlink))
+    clients = int(str(given.get("clients", sum(node.status == "online" for node in nodes))))
+    if clients < 2:
+        raise UserError(
+            f"superlink {superlink!r} has {clients} nodes online; expected at least two"
+        )
+    classes = given.get("classes") or given.get("data.class-names")
+    lacks = {"rows": rows, "input-shape": given.get("input-shape"), "classes": classes}
+    if missing := next((key for key, value in lacks.items() if not value), None):
+        raise UserError(f"{missing} is not given: the tables are at the nodes, so decide needs it")
+    base: dict[str, object] = {"data.label-column": label} if label else {}
+    kind, _ = read_shape(str(given["input-shape"]))
+    base |= dict(_training(kind, rows, given)) | {"clients": clients}
+    told = f"{counted(clients, 'site')} at {superlink}, as told"
+    return {**base, **given}, told, [rows] * clients
 
 
 def _rows(dataset: Dataset, table: Path, sites: str, least: int) -> list[int]:
@@ -186,11 +228,9 @@ def _rows(dataset: Dataset, table: Path, sites: str, least: int) -> list[int]:
     return rows
 
 
-def _training(
-    dataset: Dataset, rows: int, given: Mapping[str, object]
-) -> Iterator[tuple[str, object]]:
+def _training(kind: Kind, rows: int, given: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """The keys of training, for so many rows a site."""
-    text = dataset.kind == TEXT
+    text = kind == TEXT
     models = str(given.get("models", "auto" if text else "mlp1"))
     train = "all" if not text else "head" if "," in models else "lora"
     batch = 8 if rows < 200 else 32 if rows < 2000 else 128
@@ -208,16 +248,17 @@ def _training(
         yield "representation-norm", "layer"
 
 
-def _cost(whole: Comparison) -> tuple[int, float]:
-    """The runs, and their seconds with one on each core."""
-    speed = estimate.Speed(1, estimate.WARM_START)
+def _cost(whole: Comparison, *, nodes: bool) -> tuple[int, float]:
+    """The runs, and their seconds with one on each core, or at nodes one after the other."""
+    speed = estimate.of_nodes() if nodes else estimate.Speed(1, estimate.WARM_START)
     seconds = [
         speed.seconds(whole.config(cell, candidate, seed))
         for cell in whole.cells()
         for candidate in cell.candidates
         for seed in whole.seeds
     ]
-    return len(seconds), sum(seconds) / max(1, min(cores(), len(seconds)))
+    at_once = 1 if nodes else max(1, min(cores(), len(seconds)))
+    return len(seconds), sum(seconds) / at_once
 
 
 def _write(file: Path, content: Mapping[str, object]) -> None:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pfedlora_flwr.comparison import estimate
@@ -15,6 +16,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch import execute as executing
 from pfedlora_flwr.launch.checks import Say
+from pfedlora_flwr.launch.network import Network, going_on
 from pfedlora_flwr.launch.worker import Worker, could_not_start, shares
 from pfedlora_flwr.ops.progress_text import Course, duration
 from pfedlora_flwr.runs.completed import DIVERGED
@@ -41,24 +43,29 @@ def run_all(
     here: bool,
     say: Say,
     watch: Watch,
+    network: Network | None = None,
 ) -> Result | None:
     """Does every job there is; the result of the run in which it was stopped, if it was.
 
-    here: whether the local engine's runs are done in this process."""
+    here: whether the local engine's runs are done in this process. network: the nodes that do the
+    runs, in the place of an engine."""
     for run in work.with_models() if drop_models else ():
         run.directory.drop_models()
     runs = Runs(work, speed, say, watch, drop_models, at_once)
+    if network:
+        runs.go_on = going_on
+        return _one_by_one(runs, network.execute)
     if here or (engine == "flower" and at_once == 1):
-        return _one_by_one(runs, engine)
+        return _one_by_one(runs, partial(executing.execute, engine=engine))
     return _in_workers(runs, engine)
 
 
-def _one_by_one(runs: Runs, engine: str) -> Result | None:
-    """Each run in this process."""
+def _one_by_one(runs: Runs, execute: Callable[..., Result]) -> Result | None:
+    """Each run in this process, or on nodes."""
     while waiting := runs.waiting():
         line, config = runs.begin(waiting[0]), runs.config(waiting[0])
         try:
-            result = executing.execute(config, line.show, runs.say, engine=engine)
+            result = execute(config, line.show, runs.say)
         except UserError as error:
             result = could_not_start(str(error))
         if runs.end(line, result):
@@ -111,7 +118,7 @@ class Runs:
         drop_models: bool,
         at_once: int,
     ) -> None:
-        self.say, self.at_once = say, at_once
+        self.say, self.at_once, self.go_on = say, at_once, executing.continued
         self._work, self.speed, self.watch, self._drop_models = work, speed, watch, drop_models
         self._again = set[Path]()
         self.going: list[Going] = []
@@ -128,7 +135,7 @@ class Runs:
         """What is to be executed."""
         if job.directory in self._again:
             return job.config.executed(resume=False, overwrite=True)
-        return executing.continued(job.config)
+        return self.go_on(job.config)
 
     def begin(self, job: Job) -> Going:
         """A run begins; it is no longer waited for."""
@@ -161,13 +168,16 @@ class Runs:
         if result["status"] == DIVERGED:
             came = result["error"] or DIVERGED
         elif result["status"] == "completed":
-            self.speed.learn(job.config, result["seconds"]["total"])
+            line.learn(result["seconds"]["total"])
             came = f"accuracy {result['accuracy']['at_best_validation']:.4f} at best validation"
         elif by == "dp":  # for good
             came = f"stopped: {result['error']}"
         else:
             self._work.failed[job.directory] = result["error"] or "no reason given"
             came = f"{result['status']}: {result['error']}"
+        if job.directory in [left.directory for left in self._work.jobs()]:  # it would not end
+            came = f"{result['status']}, and its directory does not say so: it is not run again"
+            self._work.failed[job.directory] = came
         self.count = self._work.count()
         self._ended += 1  # another one's result may be on disk already, and not yet told
         self.say(f"{self._ended} of {self.count.of}: {job.title}: {came}")
@@ -191,9 +201,19 @@ class Going:
     def __init__(self, runs: Runs, job: Job) -> None:
         self.job = job
         self.left = runs.speed.seconds(job.config)
+        self._began, self._anew = time.monotonic(), not RunDirectory(job.directory).holds_run
         self.course = Course(job.config.experiment)
         self._runs, self._directory = runs, RunDirectory(job.directory)
         self._rounds: Watched | None = None
+
+    def learn(self, seconds: float) -> None:
+        """It is done: the estimate learns by the clock, or by its rounds' seconds where some were
+        done before."""
+        speed, config = self._runs.speed, self.job.config
+        if self._anew:
+            speed.learn_whole(config, time.monotonic() - self._began)
+        else:
+            speed.learn(config, seconds)
 
     def look(self) -> None:
         """Shows what a run in another process has left on disk."""

@@ -71,6 +71,7 @@ class RunFiles:
         self.metrics = path / METRICS
         self.traceback_file = self.logs / "traceback.txt"
         self.launch_file, self.launch_lock = self.logs / "launch.json", self.logs / "launch.lock"
+        self.submitted_file = self.logs / "submitted"
         self.numbers_file, self.unmasking_file, self.sites_file, self.origins_file = (
             self.server / f"{name}.json" for name in ("numbers", "unmasking", "sites", "origins")
         )

@@ -11,7 +11,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import Scalar
 
-_RUNS = Path("runs")
+_RUNS, _DEFAULT = Path("runs"), Path("~/.pfedlora/runs")
 _GIVEN = re.compile(r"given\.x[0-9a-f]+[\w.]*-")
 """What stands before the name of an object that the Python API was given (`models.given`)."""
 _FOLDERS = re.compile(r"""(?<![^\s=,:'"])~?/(?!/)(?:[^/=,\s'"]+/)*""")
@@ -53,11 +53,14 @@ def on_the_server(config: RunConfig) -> Path:
     if config.execution.resume:
         raise UserError("resume needs output, the directory of the run to continue")
     return (
-        Path.home()
-        / ".pfedlora"
-        / "runs"
+        _DEFAULT.expanduser()
         / f"{config.experiment.method.replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     )
+
+
+def home() -> Path:
+    """The folder of a server's comparisons: its output-root, or ~/.pfedlora/runs."""
+    return Path(permissions.output_root() or _DEFAULT).expanduser()
 
 
 def from_here(directory: Path) -> Path:

@@ -43,9 +43,9 @@ logger = logging.getLogger(__name__)
 LINE = "pfedlora: "
 RESULT_LINE = LINE + "result "
 """How the ServerApp's own lines begin in Flower's log, and its last one, which holds the result."""
-STATUS_LINE = LINE + "status "
-"""How the lines begin there that hold a RunStatus."""
-FOR_PROGRAMS = (RESULT_LINE, STATUS_LINE)
+STATUS_LINE, FILES_LINE = LINE + "status ", LINE + "files "
+"""How the lines begin there that hold a RunStatus, and a run's files."""
+FOR_PROGRAMS = (RESULT_LINE, STATUS_LINE, FILES_LINE)
 
 
 def write_result(

@@ -1,0 +1,70 @@
+"""A comparison on real nodes before its first run: whether it can be there, and what it will
+take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pfedlora_flwr.comparison import estimate
+from pfedlora_flwr.comparison.work import Job
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.launch.superlink import find_connection
+from pfedlora_flwr.methods.registry import POOLED
+from pfedlora_flwr.ops.progress_text import duration, megabytes
+from pfedlora_flwr.runs.accountant import planned
+from pfedlora_flwr.runs.budget import Budget
+
+NODES = "nodes"
+"""What stands for an engine where a SuperLink's nodes do the runs."""
+
+
+def check_network(
+    superlink: str, runs: Iterable[RunConfig], engine: bool, jobs: int, shard: str
+) -> None:
+    """Raises UserError where such runs cannot be on nodes. engine: whether one is asked for."""
+    find_connection(superlink)
+    asked = {"engine": engine, "jobs": jobs, "shard": shard}
+    if given := [name for name, value in asked.items() if value]:
+        raise UserError(
+            f"{given[0]} is for simulations: with superlink={superlink} the nodes do one run after"
+            " the other"
+        )
+    if any(run.experiment.method == POOLED for run in runs):
+        raise UserError(
+            f"method {POOLED} trains on the rows of all sites in one place, and real nodes keep"
+            " theirs; leave it out of the methods"
+        )
+
+
+def plan_of(superlink: str, jobs: Sequence[Job], speed: estimate.Speed) -> Iterator[str]:
+    """How long the runs that are left take, what a site sends and gets, what all of them spend,
+    and what the seeds change."""
+    runs = [job.config for job in jobs for _ in range(job.repeats)]
+    seconds = sum(speed.seconds(run) for run in runs)
+    basis = "training at the sites comes on top" if speed.guessed else "by the runs that are done"
+    told = f"{len(runs)} runs on {superlink}, one after the other"
+    yield f"{told}: about {duration(seconds)} ({basis})"
+    up = down = 0.0
+    for e, (sent, got) in ((run.experiment, estimate.traffic(run)) for run in runs):
+        visits = e.rounds * e.sampled / e.clients
+        up, down = up + visits * sent, down + visits * got
+    yield f"a site sends at most {megabytes(up)} in all of them, and gets {megabytes(down)}"
+    private = [run for run in runs if run.experiment.dp.enabled]
+    spent = [_epsilon(run) for run in private]
+    if private:
+        known = f"ε = {sum(s for s in spent if s):.4g}" if all(spent) else "what its rows decide"
+        yield f"dp: all {len(private)} runs together spend {known} of a client, added up"
+    yield (
+        "a site steps out at its runs-cap or epsilon-cap; each site divides its own rows into"
+        " training, validation and test part, anew for each seed"
+    )
+
+
+def _epsilon(config: RunConfig) -> float | None:
+    """What a run may spend of a client; None where only its rows tell."""
+    e = config.experiment
+    if not e.dp.of_users:
+        return e.dp.epsilon
+    budget = Budget(None, e)
+    return budget.epsilon(budget.most_with(planned(e)))
