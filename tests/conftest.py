@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -352,7 +353,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds. Workers: tests/launch/test_worker.py, and the killed ones of tests/test_compare.py."""
     from pfedlora_flwr.ops import run_queue
 
-    monkeypatch.setattr(run_queue, "_in_workers", run_queue._one_by_one)
+    def in_this_process(runs: run_queue.Runs, engine: str) -> object:
+        return run_queue._one_by_one(runs, partial(run_queue.executing.execute, engine=engine))
+
+    monkeypatch.setattr(run_queue, "_in_workers", in_this_process)
 
 
 @pytest.fixture
