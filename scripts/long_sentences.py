@@ -24,7 +24,7 @@ PAGES = (
     "tests/README.md",
     "examples/**/*.md",
     "docs/*.md",
-    "docs/results/**/README.md",
+    "docs/results/**/*.md",
     "benchmarks/RECORDS.md",
 )
 ALLOWED: dict[str, int] = {}

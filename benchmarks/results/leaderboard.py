@@ -108,7 +108,7 @@ def sampled(page: Page, of: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
         seeds = method in ("pfedlora", "pfedmoe")
         found = (difference(of[method][c], of["standalone"][c]) for c in COUNTS[2:])
         lines.append([named(method, of[method]), *(points(e, seeds=seeds) for e in found)])
-    page.table("sampled", ("− Standalone, points", "last round", "highest round"), lines)
+    page.whole("sampled", ("− Standalone, points", "last round", "highest round"), lines)
 
 
 def ahead(of: Mapping[str, Mapping[str, Mapping[str, float]]], method: str) -> str:
@@ -131,7 +131,7 @@ def course_table(page: Page) -> None:
         seeds = " (two seeds)" if at[rounds[0]]["seeds"] == "2" else ""
         cells = [minus(at[t][column]) for t in rounds]
         lines.append([registry.title(method) + seeds, *cells])
-    page.table("course", ("round", *map(str, rounds)), lines)
+    page.whole("course", ("round", *map(str, rounds)), lines)
 
 
 def sharing(page: Page, runs: Sequence[Row]) -> None:
@@ -182,7 +182,7 @@ def sharing(page: Page, runs: Sequence[Row]) -> None:
             ("together, pFedLoRA − Standalone", shared),
         )
     ]
-    page.table("parts", ("points after round", *map(str, rounds)), lines)
+    page.whole("parts", ("points after round", *map(str, rounds)), lines)
 
 
 def by_count(page: Page, runs: Sequence[Row]) -> None:
@@ -199,7 +199,7 @@ def by_count(page: Page, runs: Sequence[Row]) -> None:
             cells.append(f"**{text}**" if wider.sign else text)
         lines.append([registry.title(method), *cells])
     names = ("all clients, at best validation", "all clients, final", "sampled, last round")
-    page.table("gains", ("gain from sharing", *names, "sampled, highest round"), lines)
+    page.whole("gains", ("gain from sharing", *names, "sampled, highest round"), lines)
 
 
 def costs(page: Page) -> None:
@@ -208,7 +208,7 @@ def costs(page: Page) -> None:
         name = row["method"] + (" (two seeds)" if row["seeds there"].endswith("of 2") else "")
         keys = ("rounds", "bytes, full", "FLOP, full", "whole run: parameters up", "down", "FLOP")
         lines.append([name, *(row[key] for key in keys)])
-    page.table(
+    page.whole(
         "costs",
         ("method", "rounds to 50 %", "sent", "FLOP", "parameters up, 60 rounds", "down", "FLOP"),
         lines,

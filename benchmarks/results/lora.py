@@ -62,7 +62,7 @@ def make(page: Page) -> None:
             and row["seed"] in seeds - run
         ]
         bare = by_seed(every, "test", **HEAD, lr=lr, sharing="mean") if head == "shared" else {}
-        page.table(
+        page.whole(
             f"{head}-{lr}",
             (
                 *("method", "with sharing", "`sharing=none`", "gain, points", "− Standalone"),

@@ -54,7 +54,7 @@ def methods(page: Page, folder: str, *, worst: bool) -> None:
             cost["FLOP, server"],
         ]
         lines.append([method, *cells, f"{spent[run['method']] / spent['standalone']:.2f}"])
-    page.table(
+    page.whole(
         "methods",
         (
             "method",

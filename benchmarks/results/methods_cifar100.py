@@ -92,7 +92,7 @@ def why(page: Page, rows: Sequence[Row], last: Mapping[str, float]) -> None:
         lines.append([name, *ends, *cells, "" if run.startswith(ALONE) else f"{blew_up}{total}"])
     seen = [len(apart(alone, alone, n)) for n in (1, 2, 3)]
     header = ("run", "accuracy", "− Standalone, points", f"after 1st visits ({seen[0]})")
-    page.table("why", (*header, f"2nd ({seen[1]})", f"3rd ({seen[2]})", "blew up"), lines)
+    page.whole("why", (*header, f"2nd ({seen[1]})", f"3rd ({seen[2]})", "blew up"), lines)
     said(page, change_of_last(visits(rows, "pFedLoRA"), alone))
 
 
@@ -141,7 +141,7 @@ def first_visits(page: Page) -> None:
         )
     header = ("run", "mean norm of R, before → after phase 1", "own loss")
     more = ("loss through the adapter", "phase 2's last loss at 0.01", "at 0.001")
-    page.table("first-visit", (*header, *more), lines)
+    page.whole("first-visit", (*header, *more), lines)
 
 
 def variants(page: Page, rows: Sequence[Row], last: Mapping[str, float]) -> None:

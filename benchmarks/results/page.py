@@ -1,4 +1,5 @@
-"""A page of results: the CSVs beside it, its tables between markers, the numbers in its prose.
+"""A page of results: the CSVs beside it, its tables between markers, the numbers in its prose. A
+folder may have several pages, each a .md file, of which README.md is the first.
 
 A made table stands between `<!-- table: NAME -->` and `<!-- end -->`. One that cannot be made from
 what is committed stands between `<!-- by hand: WHY -->` and `<!-- end -->`. Every decimal and every
@@ -63,7 +64,16 @@ class Page:
         lines = [header, ["---"] * len(header), *rows]
         texts = (f"| {' | '.join(cells)} |" for cells in lines)
         self.tables[name] = [re.sub(r"\|  (?=\|)", "| ", text) for text in texts]
-        for line in self.tables[name][2:]:
+        self._say_all(self.tables[name][2:])
+
+    def whole(self, name: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """A table too long for the page: `table-NAME.csv`, whose numbers the prose may have."""
+        cells = [[re.sub(r"[*`]", "", cell) for cell in row] for row in rows]
+        self.csv(f"table-{name}.csv", [re.sub(r"[*`]", "", cell) for cell in header], cells)
+        self._say_all(" ; ".join(row) for row in cells)
+
+    def _say_all(self, lines: Iterable[str]) -> None:
+        for line in lines:
             for mean, half, plain in _SAID.findall(line):
                 self._say(plain or mean, half)
 
@@ -113,17 +123,22 @@ class Page:
             m, h = (_rounded(text, places) if text else "" for text in (mean, half))
             self.said |= {m, f"± {h}", f"{m} ± {h}"}
 
-    def text(self) -> str:
-        return (self.folder / "README.md").read_text(encoding="utf-8")
+    def texts(self) -> dict[Path, str]:
+        """The folder's pages."""
+        paths = sorted(self.folder.glob("*.md"))
+        return {path: path.read_text(encoding="utf-8") for path in paths}
 
-    def written(self) -> str:
-        """The page with its tables as the module gives them."""
+    def text(self) -> str:
+        return "\n\n".join(self.texts().values())
+
+    def written(self, text: str) -> str:
+        """A page with its tables as the module gives them."""
 
         def fresh(found: re.Match[str]) -> str:
             lines = self.tables.get(found[2])
             return found[0] if lines is None else found[1] + "\n".join(lines) + found[4]
 
-        return _MADE.sub(fresh, self.text())
+        return _MADE.sub(fresh, text)
 
     def differences(self, *, pictures: bool) -> Iterator[str]:
         """A line for each thing in which the folder differs from what the module gives."""
@@ -161,7 +176,8 @@ class Page:
         return found
 
     def write(self, *, pictures: bool) -> None:
-        (self.folder / "README.md").write_text(self.written(), encoding="utf-8")
+        for path, text in self.texts().items():
+            path.write_text(self.written(text), encoding="utf-8")
         for name, made in self.files.items():
             (self.folder / name).write_text(made, encoding="utf-8")
         for name, drawn in (self.pictures if pictures else {}).items():

@@ -55,6 +55,11 @@ COLOURS = {
 CHOSEN = ("lr", "adapter.hidden-dim", "fedgh.server-lr")
 LABELS = {"none": "without sharing", "mean": "with sharing"}
 LEADERS = ("features", "pfedlora_plus"), ("pretrained-logits", "fedssa")
+SHOWN = (
+    *(LEADERS[1], LEADERS[0], ("features", "lg_fedavg")),
+    *(("pretrained-logits", method) for method in ("fedrod", "fedgh", "lg_fedavg")),
+)
+"""Of what the head sees and a method."""
 TESTS = 22
 """Gains and leads of a table."""
 CIFAR10 = "cifar10.csv"
@@ -77,6 +82,7 @@ def make(page: Page) -> None:
     for samples, of_samples in by_samples.items():
         _table(page, of_samples, f"images-{samples}")
     _table(page, ended(page, CIFAR10), "cifar10")
+    gains(page, by_samples)
     federations(page)
     all_rows_averaged(page)
     _table(page, ended(page, RATES), "rates")
@@ -87,6 +93,24 @@ def make(page: Page) -> None:
     pilot(page)
     page.settings("0.00003", "0.0001", "0.0003", "0.001", "0.003", "0.01", "0.03", "0.1", "0.9")
     page.picture("study.png", lambda folder: draw(rows, folder))
+
+
+def gains(page: Page, by_samples: dict[str, list[Row]]) -> None:
+    """What sharing gains, by the number of images per client, of the methods of SHOWN."""
+    lines = []
+    for reads, method in SHOWN:
+        of_each = [[row for row in rows if row["method"] == method] for rows in by_samples.values()]
+        found = (
+            [by_seed(rows, "final", representation=reads, sharing=kind) for kind in LABELS]
+            for rows in of_each
+        )
+        cells = [points(difference(mean, none)) for none, mean in found]
+        sent = _line(
+            page, [row for row in by_samples["10"] if row["representation"] == reads], method
+        )
+        lines.append([f"{registry.title(method)} on {READS[reads]}", *cells, sent[-1]])
+    header = ("one image of each class", "three", "five", "numbers up a visit")
+    page.table("gains", ("gain from sharing", *header), lines)
 
 
 def _by_samples(rows: list[Row]) -> dict[str, list[Row]]:
@@ -124,7 +148,7 @@ def _table(page: Page, rows: list[Row], name: str) -> None:
         page.says(difference(of("pretrained-logits", method, "mean"), alone))
     if all(of(*leader, "mean") for leader in LEADERS):
         _leaders(page, of)
-    page.table(
+    page.whole(
         name,
         (
             *("the head sees", "method", "rate, h", "with sharing", "`sharing=none`"),

@@ -30,6 +30,17 @@ NAMES = {
     ("100", "iid"): "all-classes",
 }
 """By the number of clients and `partition.kind`: the table's name."""
+TITLES = {
+    "dirichlet": "Dirichlet, one image of each of about 30 classes",
+    "own-backbones": "three clients, each with its own backbone",
+    "all-classes": "asked mostly about classes without an image",
+    "own-classes": "ten clients whose classes nobody else holds",
+}
+COMPARED = [
+    *(("pretrained-logits", method) for method in ("fedssa", "lg_fedavg", "fedrod")),
+    ("features", "pfedlora_plus"),
+]
+"""What the head sees, and the method."""
 
 
 def ended(page: Page, name: str) -> list[Row]:
@@ -40,6 +51,7 @@ def ended(page: Page, name: str) -> list[Row]:
 def federations(page: Page) -> None:
     """A table for each federation: what each method gains, on features and on logits."""
     every = ended(page, FILE)
+    shown = [_gains("CIFAR-10, two images of each of five classes", ended(page, "cifar10.csv"))]
     for federation in sorted({_federation(row) for row in every}, key=[*NAMES].index):
         rows = [row for row in every if _federation(row) == federation]
         lines = list[list[str]]()
@@ -56,7 +68,19 @@ def federations(page: Page) -> None:
         page.says(
             difference(best, values(rows, "fedssa", "mean", representation="pretrained-logits"))
         )
-        page.table(NAMES[federation], ("the head sees", "method", "rate", *header), lines)
+        page.whole(NAMES[federation], ("the head sees", "method", "rate", *header), lines)
+        shown.append(_gains(TITLES[NAMES[federation]], rows))
+    compared = (f"{registry.title(method)} on {READS[reads]}" for reads, method in COMPARED)
+    page.table("federations", ("gain from sharing", *compared), shown)
+
+
+def _gains(title: str, rows: list[Row]) -> list[str]:
+    """A federation's line: what the methods of COMPARED gain."""
+    found = (
+        [values(rows, method, kind, representation=reads) for kind in ("mean", "none")]
+        for reads, method in COMPARED
+    )
+    return [title, *(points(difference(mean, none)) for mean, none in found)]
 
 
 def all_rows_averaged(page: Page) -> None:
@@ -75,7 +99,7 @@ def all_rows_averaged(page: Page) -> None:
         cells = percent(estimate(rows)), *map(points, leads)
         lines.append([title, "; ".join(dict.fromkeys(row["lr"] for row in mine)), *cells])
     header = ("− Standalone", "− pFedLoRA+ with rows by class", "− LG-FedAvg")
-    page.table("rows-samples", ("the head sees", "rate", "with sharing", *header), lines)
+    page.whole("rows-samples", ("the head sees", "rate", "with sharing", *header), lines)
 
 
 def _federation(row: Row) -> tuple[str, str]:

@@ -32,9 +32,9 @@ def pilot(page: Page) -> None:
         for method in registry.ordered({row["method"] for row in of_reads}):
             cells = [_cell(page, of_reads, method, n) for n in SAMPLES]
             lines.append([name, registry.title(method), *cells])
-    page.table("pilot", ("the head sees", "method", *(f"{n} samples" for n in SAMPLES)), lines)
+    page.whole("pilot", ("the head sees", "method", *(f"{n} samples" for n in SAMPLES)), lines)
     tried = sorted(page.rows("tried.csv"), key=lambda row: (row["reads"], row["method"]))
-    page.table(
+    page.whole(
         "tried",
         ("the head sees", "method", "options", "validation", "test"),
         (

@@ -56,7 +56,7 @@ def tuning(page: Page) -> None:
             if (name, reads, method) in shown
         ]
         titles = [f"{float(rate):f}".rstrip("0").rstrip(".") for rate in rates]
-        page.table(table, ("clients", "the head sees", "method", *titles), lines)
+        page.whole(table, ("clients", "the head sees", "method", *titles), lines)
 
 
 def _cells(by_rate: dict[str, float], rates: list[str]) -> list[str]:

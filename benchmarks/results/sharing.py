@@ -70,7 +70,7 @@ def early(page: Page) -> None:
     lines.append(["pFedLoRA", f"{as_it_is:.2f}", "failed in round 17", "", ""])
     lines.append(["a variant of ours", *variant(page)])
     header = ("method", "as it is", "`sharing=none`", "gain from sharing", "none − Standalone")
-    page.table("early", header, lines)
+    page.table("early", header, lines[:6])
     for method in dict.fromkeys(row["method"] for row in rows):
         found = of(rows, method)
         if method in LEADING:
@@ -130,7 +130,7 @@ def digits(page: Page) -> None:
         page.says(bonferroni(lead, len(methods) - 1))
     names = ("− Standalone", "mean − none", "mean − start")
     header = ("method", "N = 10: as it is", *names, "N = 50: as it is", *names)
-    page.table("digits", header, lines)
+    page.whole("digits", header, lines)
     page.picture("digits.png", lambda folder: gain_figure.draw(gains, folder, "a", "mean − {}"))
     page.picture(
         "digits-standalone.png",

@@ -31,6 +31,7 @@ FEATURES, LOGITS = "features", "pretrained-logits"
 LEADERS = [("fedssa", LOGITS), ("pfedlora_plus", FEATURES), ("lg_fedavg", LOGITS)]
 """On different backbones."""
 PRETRAINED = "../pretrained/README.md"
+FEDERATIONS = "../pretrained/federations.md"
 Heads = list[tuple[str, str]]
 """Methods, and what the heads read."""
 Line = tuple[str, str, str]
@@ -134,25 +135,25 @@ def few_images() -> Iterable[Line]:
             f" {told(of.best_lead('fedgh'))} at best; FD, no lead"
         )
 
-    at = link(PRETRAINED, "ten-images-per-client")
+    at = link(PRETRAINED, "what-sharing-gains")
     yield (
         "**different frozen pretrained backbones**, one image of each of ten classes",
         at(of_heads(ten, led, VISITS)),
         at(rest(ten, crossed, plain, f", but {of_heads(ten, LEADERS[2:])}")),
     )
-    at = link(PRETRAINED, "thirty-images-per-client")
+    at = link(PRETRAINED, "what-sharing-gains")
     yield (
         "the same, three images of each",
         at(of_heads(thirty, [*led, crossed[0]], VISITS)),
         at(rest(thirty, crossed[1:], averages)),
     )
-    at = link(PRETRAINED, "fifty-images-per-client")
+    at = link(PRETRAINED, "what-sharing-gains")
     yield (
         "the same, five images of each",
         at(of_heads(fifty, led, VISITS)),
         at(rest(fifty, crossed, averages)),
     )
-    more = link(PRETRAINED, "the-pilot-more-images-and-private-necks")
+    more = link(PRETRAINED)
     necks = {row["method"] for row in pilot.rows if row["reads"] == "neck"} - {"standalone"}
     gains = [pilot.gain(method, reads="neck", samples=n) for method in necks for n in SAMPLES]
     assert all(gain.mean < 0 for gain in gains), "a method gains behind necks"
@@ -175,21 +176,21 @@ def other_federations() -> Iterable[Line]:
     cifar10 = runs("pretrained", "cifar10.csv", "final")
     led = [LEADERS[0], *((m, FEATURES) for m in ("fedssa", "fedgh", "lg_fedavg", "pfedlora_plus"))]
     assert cifar10.level("fd"), "FD leads, or is below"
-    at = link(PRETRAINED, "cifar-10")
+    at = link(FEDERATIONS)
     yield (
         "two images of each of five classes of CIFAR-10",
         at(of_heads(cifar10, led, VISITS)),
         at(f"the others {rest(cifar10, led)}; FD, no lead"),
     )
     dirichlet = every.only(**{"partition.kind": "dirichlet"})
-    at = link(PRETRAINED, "a-hundred-clients-with-a-dirichlet-partition")
+    at = link(FEDERATIONS)
     yield (
         "Dirichlet partition, one image of each of about 30 classes",
         at(of_heads(dirichlet, LEADERS, VISITS)),
         at(f"the others {rest(dirichlet, LEADERS)}"),
     )
     asked = every.only(clients="100", **{"partition.kind": "iid"})
-    at = link(PRETRAINED, "a-hundred-clients-that-are-asked-about-all-classes")
+    at = link(FEDERATIONS)
     samples = runs("pretrained", "rows-samples.csv", "final")
     alone = asked.only(method="standalone")
     lead = Runs(samples.rows + alone.rows, "final").lead("pfedlora_plus", representation=FEATURES)
@@ -205,7 +206,7 @@ def other_federations() -> Iterable[Line]:
         at(f"by class {classes}; other averages {rest(asked, LEADERS[2:] + by_class)}"),
     )
     own = every.only(clients="10")
-    at = link(PRETRAINED, "ten-clients-whose-classes-nobody-else-holds")
+    at = link(FEDERATIONS)
     yield (
         "ten clients whose classes nobody else holds",
         "",
@@ -217,7 +218,7 @@ def other_federations() -> Iterable[Line]:
         ),
     )
     three = every.only(clients="3")
-    at = link(PRETRAINED, "three-clients-each-with-a-backbone-that-nobody-else-has")
+    at = link(FEDERATIONS)
     yield (
         "three clients, each with its own backbone, one image of each of a hundred classes",
         at(of_heads(three, [LEADERS[place] for place in (0, 2, 1)], 3 * 20)),
