@@ -24,11 +24,11 @@ from benchmarks.results.page import (
     write_csv,
 )
 from benchmarks.results.pretrained_federations import ended, values
-from benchmarks.results.pretrained_normalised import local_heads
+from benchmarks.results.pretrained_normalised import FILE as NORMALISED
+from benchmarks.results.pretrained_normalised import SAMPLES, local_heads, seen_by
 from pfedlora_flwr.report import style
 
 FILE = "runs.csv"
-SAMPLES = "partition.samples-per-client"
 CLASSES = 10
 """That a client holds."""
 VISITS = 100
@@ -43,15 +43,11 @@ def make(page: Page) -> None:
     study = Page(RESULTS / "pretrained")
     rows = ended(page, FILE)
     alone = local_heads(study, ended(study, "runs.csv"))
-    others = [
-        row
-        for row in ended(study, "normalised.csv")
-        if row["representation"] == "pretrained-logits"
-    ]
+    others = ended(study, NORMALISED)
     found: dict[str, Lines] = {}
     for samples in sorted({row[SAMPLES] for row in rows}, key=int):
         here = [row for row in rows if row[SAMPLES] == samples]
-        there = [row for row in others if row[SAMPLES] == samples]
+        there = seen_by(others, samples, "pretrained-logits")
         _check_partitions(here, there)
         ours = {
             title: values(here, "fedlda", "mean", **{"sums.correction": kind})
@@ -82,8 +78,6 @@ def _table(page: Page, found: dict[str, Lines]) -> None:
     for other, name in ((FEDSSA, "FedLDA − FedSSA"), (RIDGE, "FedLDA − ridge regression")):
         beside = [difference(each[plain], each[other]) for each in found.values()]
         lines.append([name, *map(points, beside)])
-        page.says(*(difference(each[corrected], each[other]) for each in found.values()))
-    page.says(*(difference(each[corrected], each[plain]) for each in found.values()))
     images = (f"{int(samples) // CLASSES} a class" for samples in found)
     page.table("one-round", ("accuracy", *images), lines)
 

@@ -37,7 +37,7 @@ def normalised(page: Page, study: list[Row], alone_best: dict[str, BySeed]) -> N
     over = dict[str, list[str]]()
     for samples in sorted({row[SAMPLES] for row in rows}, key=int):
         for reads, title in READS.items():
-            here, there = (_of(of, samples, reads) for of in (rows, study))
+            here, there = (seen_by(of, samples, reads) for of in (rows, study))
             alone = values(here, "standalone", "mean")
             for method in registry.ordered({row["method"] for row in there}):
                 if plain := values(there, method, "mean"):
@@ -51,7 +51,7 @@ def normalised(page: Page, study: list[Row], alone_best: dict[str, BySeed]) -> N
                 if reads == "pretrained-logits" and method != "fd":
                     over.setdefault(registry.title(method), []).append(points(beside[1]))
         best = [
-            values(_of(rows, samples, reads), method, "mean")
+            values(seen_by(rows, samples, reads), method, "mean")
             for reads, method in (
                 ("pretrained-logits", "fedssa"),
                 ("features", "pfedlora_plus"),
@@ -68,7 +68,8 @@ def normalised(page: Page, study: list[Row], alone_best: dict[str, BySeed]) -> N
     page.whole("normalised", (*first, *header, "− not normalised", "− ridge"), lines)
 
 
-def _of(rows: list[Row], samples: str, reads: str) -> list[Row]:
+def seen_by(rows: list[Row], samples: str, reads: str) -> list[Row]:
+    """The rows with so many images a client whose heads see `reads`."""
     return [row for row in rows if row[SAMPLES] == samples and row["representation"] == reads]
 
 
@@ -80,7 +81,7 @@ def local_heads(page: Page, study: list[Row]) -> dict[str, BySeed]:
     shown, best = [], dict[str, tuple[float, BySeed, str]]()
     for samples in counts:
         for reads, title in READS.items():
-            plain = values(_of(study, samples, reads), "standalone", "mean")
+            plain = values(seen_by(study, samples, reads), "standalone", "mean")
             cells = [percent(estimate(plain))]
             for head, norm in KINDS:
                 where = {"samples": samples, "representation": reads, "head": head, "norm": norm}
@@ -96,7 +97,7 @@ def local_heads(page: Page, study: list[Row]) -> dict[str, BySeed]:
     for reads, title in READS.items():
         for method in methods:
             over = [
-                difference(values(_of(study, samples, reads), method, "mean"), best[samples][1])
+                difference(values(seen_by(study, samples, reads), method, "mean"), best[samples][1])
                 for samples in counts
             ]
             page.says(*over)

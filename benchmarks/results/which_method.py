@@ -141,13 +141,11 @@ def few_images() -> Iterable[Line]:
         at(of_heads(ten, led, VISITS)),
         at(rest(ten, crossed, plain, f", but {of_heads(ten, LEADERS[2:])}")),
     )
-    at = link(PRETRAINED, "what-sharing-gains")
     yield (
         "the same, three images of each",
         at(of_heads(thirty, [*led, crossed[0]], VISITS)),
         at(rest(thirty, crossed[1:], averages)),
     )
-    at = link(PRETRAINED, "what-sharing-gains")
     yield (
         "the same, five images of each",
         at(of_heads(fifty, led, VISITS)),
@@ -183,14 +181,12 @@ def other_federations() -> Iterable[Line]:
         at(f"the others {rest(cifar10, led)}; FD, no lead"),
     )
     dirichlet = every.only(**{"partition.kind": "dirichlet"})
-    at = link(FEDERATIONS)
     yield (
         "Dirichlet partition, one image of each of about 30 classes",
         at(of_heads(dirichlet, LEADERS, VISITS)),
         at(f"the others {rest(dirichlet, LEADERS)}"),
     )
     asked = every.only(clients="100", **{"partition.kind": "iid"})
-    at = link(FEDERATIONS)
     samples = runs("pretrained", "rows-samples.csv", "final")
     alone = asked.only(method="standalone")
     lead = Runs(samples.rows + alone.rows, "final").lead("pfedlora_plus", representation=FEATURES)
@@ -206,7 +202,6 @@ def other_federations() -> Iterable[Line]:
         at(f"by class {classes}; other averages {rest(asked, LEADERS[2:] + by_class)}"),
     )
     own = every.only(clients="10")
-    at = link(FEDERATIONS)
     yield (
         "ten clients whose classes nobody else holds",
         "",
@@ -218,7 +213,6 @@ def other_federations() -> Iterable[Line]:
         ),
     )
     three = every.only(clients="3")
-    at = link(FEDERATIONS)
     yield (
         "three clients, each with its own backbone, one image of each of a hundred classes",
         at(of_heads(three, [LEADERS[place] for place in (0, 2, 1)], 3 * 20)),
