@@ -18,7 +18,7 @@ from pfedlora_flwr.launch.execute import STOPPED, Show
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import Stopped
 from pfedlora_flwr.launch.submission import Submission
-from pfedlora_flwr.runs.comparison_run import keep
+from pfedlora_flwr.runs.comparison_run import keep, name_of
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.rows import Result
 
@@ -49,7 +49,7 @@ class Network:
         submission = Submission(self.superlink, folder)
         try:
             if not _goes_on(run, submission):
-                name = f"{self.output.name}/{run.path.relative_to(self.output)}"
+                name = name_of(run, self.output)
                 submission.start(config.executed(output="", comparison_run=name, resume=False))
                 run.logs.mkdir(parents=True, exist_ok=True)
                 write_atomically(run.submitted_file, submission.run_id.encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,21 +21,31 @@ from pfedlora_flwr.runs.result import FILES_LINE
 _HANDED = (*FILES, "server/sites.json", "server/numbers.json", "server/partition")
 """What a report is made of."""
 
+_PLAIN = re.compile(r"(?!\.)[\w.-]+(/(?!\.)[\w.-]+)+")
+"""Folders below the server's home."""
+
 
 def taken_up(config: RunConfig) -> RunConfig:
     """The run with the directory that `comparison-run` names, and going on with what is there.
-    Raises UserError for a folder that is not below the server's."""
+    Raises UserError for a name that is not of folders below the server's home."""
     x = config.execution
     if not x.comparison_run:
         return config
     place = home() / x.comparison_run
-    if (
-        not place.resolve().is_relative_to(home().resolve())
-        or len(Path(x.comparison_run).parts) < 2
+    if not _PLAIN.fullmatch(x.comparison_run) or not place.resolve().is_relative_to(
+        home().resolve()
     ):
-        raise UserError(f"comparison-run is {x.comparison_run!r}; allowed: COMPARISON/RUN")
+        raise UserError(
+            f"comparison-run is {x.comparison_run!r}; allowed: COMPARISON/RUN, of letters, digits,"
+            " '.', '_' and '-'"
+        )
     begun = RunDirectory(place).holds_run and not x.overwrite
     return config.executed(output=str(place), comparison_run="", resume=begun, overwrite=not begun)
+
+
+def name_of(run: RunDirectory, output: Path) -> str:
+    """What `comparison-run` is for a run of the comparison whose directory is `output`."""
+    return re.sub(r"[^\w./-]+", "-", f"{output.name}/{run.path.relative_to(output)}")
 
 
 def number_sites(run: RunDirectory, name: str) -> None:
