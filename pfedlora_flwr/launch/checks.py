@@ -11,7 +11,7 @@ from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition, task_of
 from pfedlora_flwr.data.partition import NATURAL, Partition
 from pfedlora_flwr.data.remarks import remarks
-from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.errors import UserError, some, user_code
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.reach import unreached
@@ -29,13 +29,15 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.joining import membership
 from pfedlora_flwr.runs.privacy import notes_of
 from pfedlora_flwr.training.device import emulates_bf16
+from pfedlora_flwr.training.metrics import SENSITIVITY
 
 _WAYS_OUT = (
     "the ways out: neck=always, train=all, or a method that shares the head (lg_fedavg, fedssa) or"
     " adds to it (pfedlora_plus with adapter.predict=sum)"
 )
 """Of a head that learns alone. It is a valid control."""
-
+_NAMED = 10
+"""Classes in a message."""
 
 Say = Callable[[str], None]
 """Takes a line for the user."""
@@ -168,6 +170,12 @@ def _data(start: Start) -> Iterable[str]:
     dataset, partition = shared_partition(e, x.data_path)
     if x.resume and not start.done:
         start.run.check_partition(partition.fingerprint)
+    of, names = x.verdict_score.removeprefix(SENSITIVITY), dataset.class_names
+    if of != x.verdict_score and of not in names:
+        raise UserError(
+            f"verdict.score is {x.verdict_score}, and no class is {of!r}; the classes:"
+            f" {some(names, _NAMED)}"
+        )
     return of_data(e, dataset, partition)
 
 
