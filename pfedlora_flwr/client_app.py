@@ -19,6 +19,7 @@ from pfedlora_flwr.federation.flower_compat import Client, Mod
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.federation.node_config import known_keys, permitted
 from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.runs.clear import scores_told
 from pfedlora_flwr.training.device import keep_freed_memory, memory_share
 
 Reader = Callable[[Context], RunConfig]
@@ -53,7 +54,8 @@ def prepare_process(device: torch.device) -> None:
 def client_fn(context: Context, read: Reader = config_of) -> Client:
     """This node's client, as its node-config and the run's configuration say."""
     config = read(context)
-    client = PersonalisedClient(config.experiment, context.node_config, config.execution.data_path)
+    e, x = config.experiment, config.execution
+    client = PersonalisedClient(e, context.node_config, x.data_path, scores_told(e, x))
     prepare_process(client.device)
     return client.to_client()
 

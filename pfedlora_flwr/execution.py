@@ -9,12 +9,17 @@ from typing import Any
 from pfedlora_flwr.experiment import Experiment, at_least
 from pfedlora_flwr.keys import Form, Key, Listed, Scalar, Section, key, keys_of
 
-SCORES = {
-    "accuracy": "accuracy",
-    "balanced-accuracy": "balanced_accuracy",
-    "macro-f1": "macro_f1",
-}
-"""The scores that may decide, and where they stand in a run's result."""
+SCORES = (
+    "accuracy",
+    "balanced-accuracy",
+    "macro-f1",
+    "auroc",
+    "average-precision",
+    "log-loss",
+    "ece",
+    "sensitivity@",
+)
+"""The scores that may decide; training/metrics.py computes them."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +75,10 @@ class Execution(Section):
     )
     verdict_score: str = key(
         "accuracy",
-        "the score by which a report judges whether a method helps",
+        "the score that decides: what is tuned, the round of the best validation, the verdict."
+        " Of log-loss and ece less is better; sensitivity@CLASS is a class's recall",
         name="verdict.score",
-        choices=tuple(SCORES),
+        choices=SCORES,
     )
     verdict_margin: float = key(
         2.0,
@@ -80,6 +86,12 @@ class Execution(Section):
         name="verdict.margin",
         low=0,
         high=100,
+    )
+    scores_by_class: bool = key(
+        False,
+        "clients tell their test samples by true and predicted class, which shows how many of each"
+        " class they have",
+        name="scores.by-class",
     )
     min_clients: int | None = key(None, "nodes needed before round 1; auto: all", low=1)
     min_success: float = key(

@@ -101,10 +101,10 @@ def key(
         default: the documented default; None reads and prints as `auto`. meaning: what the key
         does, with its unit. name: the key's whole name where it is not the attribute's with dashes,
         behind its section's. low, high: inclusive bounds. above, below: exclusive ones. choices:
-        the allowed strings; one that ends in ":" allows any text after it, FUNCTION any name of its
-        form. path: whether it is a file's, which is absolute in a run. needs: another key without
-        which it changes nothing, as `key=value`, or as `key` alone, which must not be at its
-        default. form: of a text's items.
+        the allowed strings; one that ends in ":" or "@" allows any text after it, FUNCTION any
+        name of its form. path: whether it is a file's, which is absolute in a run. needs: another
+        key without which it changes nothing, as `key=value`, or as `key` alone, which must not be
+        at its default. form: of a text's items.
     """
     if form and default is not None:
         default = form.read(default)
@@ -282,14 +282,14 @@ def _short(value: object) -> str:
 
 
 def chosen(value: str, choices: Iterable[str]) -> str | None:
-    """The choice that `value` is, or, of one that ends in ":", begins with and goes on from, or
-    whose form it has; None: there is none."""
+    """The choice that `value` is, or, of one that ends in ":" or "@", begins with and goes on from,
+    or whose form it has; None: there is none."""
     names = list(choices)
     found = next(
         (
             c
             for c in names
-            if (value.startswith(c) and value != c if c.endswith(":") else value == c)
+            if (value.startswith(c) and value != c if c.endswith((":", "@")) else value == c)
         ),
         None,
     )
@@ -304,7 +304,7 @@ def chosen(value: str, choices: Iterable[str]) -> str | None:
 
 def in_words(choices: Iterable[str]) -> str:
     """Choices as messages and tables list them."""
-    return " | ".join(f"{c}…" if c.endswith(":") else c for c in choices)
+    return " | ".join(f"{c}…" if c.endswith((":", "@")) else c for c in choices)
 
 
 @cache

@@ -112,7 +112,7 @@ def _read(run: RunDirectory, folder: Path) -> Listed:
 def _readable(run: RunDirectory, name: str) -> Listed:
     """Raises UserError for a run whose files cannot be read."""
     saved, result, rows = run.saved_keys(), run.result(), run.rounds()
-    e = _evaluated(saved, run)
+    e, score = _evaluated(saved, run), saved.get("verdict.score", "accuracy")
     running = run.is_held
     state = "running" if running else result["status"] if result else "unfinished"
     keys = {key: value for key, value in saved.items() if key not in NO_RESULT}
@@ -122,7 +122,7 @@ def _readable(run: RunDirectory, name: str) -> Listed:
         "rounds": rows[-1]["round"] if rows else 0,
         "of": e.rounds,
         "keys": keys | {"dataset": data_name(run, e)},
-        "accuracy": accuracy_of(best_round(e, rows)) if rows else None,
+        "accuracy": accuracy_of(best_round(e, rows, str(score))) if rows else None,
         "reason": result["error"] if result and not running else None,
     }
 

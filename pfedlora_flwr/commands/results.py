@@ -9,6 +9,7 @@ import shlex
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -18,11 +19,18 @@ from pfedlora_flwr.errors import counted
 from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders
 from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.ops.align import Alignment
-from pfedlora_flwr.ops.evaluate import OWN, SCORES, Evaluation
+from pfedlora_flwr.ops.evaluate import OWN, Evaluation
 from pfedlora_flwr.ops.predict import Prediction
 from pfedlora_flwr.ops.read_inputs import Place
 from pfedlora_flwr.report.write import Written
 from pfedlora_flwr.runs.rows import HeldOutRow
+from pfedlora_flwr.training.metrics import TITLES
+
+_COLUMNS: tuple[Literal["accuracy", "balanced_accuracy", "macro_f1"], ...] = (
+    "accuracy",
+    "balanced_accuracy",
+    "macro_f1",
+)
 
 
 def show_report(written: Written, out: Console) -> None:
@@ -130,14 +138,18 @@ def show_evaluations(evaluations: Sequence[Evaluation], out: Console) -> None:
     else:
         for e in evaluations:
             table.add_row(
-                str(e["client"]), str(e["samples"]), *(f"{e[name]:.4f}" for name in SCORES)
+                str(e["client"]), str(e["samples"]), *(f"{e[name]:.4f}" for name in _COLUMNS)
             )
     asked = f"client {first['client']}" if alone else f"{len(evaluations)} clients"
     where = "their own test parts" if first["data"] == OWN and not alone else first["data"]
     out.print(f"{asked} on {where}", soft_wrap=True)
     out.print(table)
-    means = [statistics.fmean(e[name] for e in evaluations) for name in SCORES]
-    said = f"accuracy {means[0]:.4f}, balanced accuracy {means[1]:.4f}, macro-F1 {means[2]:.4f}"
+    rows: list[dict[str, Any]] = [dict(e) for e in evaluations]
+    found = {
+        name: [row[score] for row in rows if row[score] is not None]
+        for score, name in TITLES.items()
+    }
+    said = ", ".join(f"{name} {statistics.fmean(of):.4f}" for name, of in found.items() if of)
     over = f"over {first['samples']} samples" if alone else "unweighted means over the clients"
     out.print(f"{said} ({over})", soft_wrap=True)
     for e in evaluations:

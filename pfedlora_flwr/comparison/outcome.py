@@ -33,16 +33,22 @@ GivenUp = Callable[[Path, Missing], bool]
 
 @dataclass(frozen=True)
 class Tried:
-    """A candidate of a tuned cell, and its run with the seed that chooses."""
+    """A candidate of a tuned cell, and its run with the seed that chooses. score: that decides."""
 
     candidate: Candidate
     run: Run | Missing
     waited_for: bool = False
+    score: str = "accuracy"
+
+    @property
+    def rank(self) -> tuple[float, float] | None:
+        """As `Run.validation_by` has it, by the score that decides."""
+        return self.run.validation_by(self.score) if isinstance(self.run, Run) else None
 
     @property
     def validation(self) -> float | None:
-        """The highest mean validation accuracy, in [0, 1]."""
-        return self.run.validation if isinstance(self.run, Run) else None
+        """The mean score that decides, on the validation parts, so that more is better."""
+        return self.rank[0] if self.rank else None
 
 
 @dataclass(frozen=True)
@@ -91,16 +97,23 @@ class Outcome:
 
 
 def outcome(
-    directory: Path, cell: Cell, seeds: Sequence[int], tuning_seed: int, given_up: GivenUp
+    directory: Path,
+    cell: Cell,
+    seeds: Sequence[int],
+    tuning_seed: int,
+    given_up: GivenUp,
+    score: str = "accuracy",
 ) -> Outcome:
-    """The outcome of a cell of the comparison in `directory`, with these seeds."""
+    """The outcome of a cell of the comparison in `directory`, with these seeds. score: by which a
+    candidate is chosen."""
     if not cell.candidates:
         return Outcome(cell.scenario, cell.method, None, {}, {})
     tried: tuple[Tried, ...] = ()
     chosen: Candidate | None = cell.candidates[0]
     if len(cell.candidates) > 1:
         tried = tuple(
-            _tried(directory, candidate, tuning_seed, given_up) for candidate in cell.candidates
+            _tried(directory, candidate, tuning_seed, given_up, score)
+            for candidate in cell.candidates
         )
         chosen = None if any(t.waited_for for t in tried) else choose(tried)
     if chosen is None:
@@ -141,7 +154,7 @@ def reported(directory: Path, plan: Plan) -> list[Outcome]:
                 and _was_chosen(directory, cell, plan, begun=run.status == NOT_RUN)
             )
 
-        return outcome(directory, cell, plan.seeds, plan.tuning_seed, given_up)
+        return outcome(directory, cell, plan.seeds, plan.tuning_seed, given_up, plan.score)
 
     return [of(cell) for cell in plan.cells]
 
@@ -162,17 +175,18 @@ def _was_chosen(directory: Path, cell: Cell, plan: Plan, *, begun: bool) -> bool
 
 
 def choose(tried: Sequence[Tried]) -> Candidate | None:
-    """The candidate with the highest validation accuracy, the first of ties; None if none has
-    one."""
-    completed = [(t.validation, t.candidate) for t in tried if t.validation is not None]
+    """The candidate that is best by validation, the first of ties; None if none has run."""
+    completed = [(t.rank, t.candidate) for t in tried if t.rank is not None]
     return max(completed, key=lambda pair: pair[0])[1] if completed else None
 
 
-def _tried(directory: Path, candidate: Candidate, seed: int, given_up: GivenUp) -> Tried:
+def _tried(
+    directory: Path, candidate: Candidate, seed: int, given_up: GivenUp, score: str
+) -> Tried:
     place = directory / candidate.runs[seed]
     run = read_run(place, candidate.rounds)
     waits = isinstance(run, Missing) and not run.final and not given_up(place, run)
-    return Tried(candidate, run, waits)
+    return Tried(candidate, run, waits, score)
 
 
 def _undecided(tried: Sequence[Tried]) -> Missing:

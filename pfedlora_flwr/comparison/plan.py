@@ -60,6 +60,11 @@ class Plan:
     verdict: Keys = field(default_factory=dict)
     """What its file says of the keys `verdict.…`."""
 
+    @property
+    def score(self) -> str:
+        """The score that decides."""
+        return str(self.verdict.get("verdict.score", "accuracy"))
+
     @classmethod
     def read(cls, directory: Path) -> Plan | None:
         """The plan of the comparison in a directory, if there is one. Raises UserError when it

@@ -269,8 +269,14 @@ class Work:
     def _outcome(self, cell: Cell) -> Outcome:
         """The cell's outcome, in which a run that failed before we began is tried again."""
         c = self.comparison
+        score = str(c.base.get("verdict.score", "accuracy"))
         return outcome(
-            self.output, cell, c.seeds, c.tuning_seed, lambda directory, _: directory in self.failed
+            self.output,
+            cell,
+            c.seeds,
+            c.tuning_seed,
+            lambda directory, _: directory in self.failed,
+            score,
         )
 
     def everything(self) -> list[Job]:

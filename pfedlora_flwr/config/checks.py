@@ -18,6 +18,7 @@ from pfedlora_flwr.methods.sums import OfSums
 from pfedlora_flwr.models.named import is_library
 from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.training.kinds import read_shape
+from pfedlora_flwr.training.metrics import OF_DECISIONS
 
 _MOST_MASKED = 1023
 """Clients whose masked updates can be summed: 1024 of the 2^22 levels would leave the 2^32."""
@@ -114,6 +115,21 @@ def _held_out(config: RunConfig, method: type[Method]) -> None:
         raise UserError(
             f"clients-held-out is {e.held_out.clients} and secagg.enabled, too: what a client tells"
             " of its adaptation would show its number of samples; use `pfedlora adapt`"
+        )
+
+
+def _scores(config: RunConfig, method: type[Method]) -> None:
+    e, x = config.experiment, config.execution
+    few = ("accuracy", *(name.replace("_", "-") for name in OF_DECISIONS))
+    if e.hides_clients and x.verdict_score not in few:
+        raise UserError(
+            f"verdict.score is {x.verdict_score}, which no client tells with {e.hides_clients};"
+            f" allowed with it: {', '.join(few)}"
+        )
+    if e.hides_clients and x.scores_by_class:
+        raise UserError(
+            f"scores.by-class is true, and with {e.hides_clients} no client tells its samples by"
+            " class"
         )
 
 
@@ -303,6 +319,7 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _min_clients,
     _joined,
     _held_out,
+    _scores,
     _trained,
     _inputs,
     _control,

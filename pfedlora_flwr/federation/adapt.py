@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, isfinite
+from typing import cast
 
 import numpy as np
 import torch
@@ -113,17 +114,14 @@ def row_of(
     """The line of an adapted client, with what it gets alone by as many operations beside it."""
     beside = alone(method, data, client, adapted)
     counts, others = adapted.counts, beside.counts
-    return {
+    row = {
         "round": after,
         "client": client,
         "model": without_path(method.model_of(client)),
         "asked": "all" if asked is None else str(asked),
         "samples": len(data.train),
         "test": counts.test,
-        "accuracy": counts.accuracy("test"),
-        "validation_accuracy": counts.accuracy("validation"),
-        "balanced_accuracy": counts.balanced_accuracy,
-        "macro_f1": counts.macro_f1,
+        **counts.line(),
         "visits": adapted.visits,
         "flops": adapted.flops,
         "model_sha256": tensors_sha256(adapted.tensors()),
@@ -132,3 +130,4 @@ def row_of(
         "alone_visits": beside.visits,
         "alone_flops": beside.flops,
     }
+    return cast(HeldOutRow, row)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -63,10 +63,16 @@ class PersonalisedClient(NumPyClient):
     reply."""
 
     def __init__(
-        self, experiment: Experiment, node_config: Mapping[str, Any], data_path: str = ""
+        self,
+        experiment: Experiment,
+        node_config: Mapping[str, Any],
+        data_path: str = "",
+        scores: Sequence[str] | None = None,
     ) -> None:
-        """data_path: the run's, where the node's own settings, which come first, name none."""
+        """data_path: the run's, where the node's own settings, which come first, name none.
+        scores: what is told of an evaluation, of `scores_told`."""
         self.experiment = experiment
+        self.scores = scores
         self.node_config = node_config
         self.where = ({"data-path": data_path} if data_path else {}) | dict(node_config)
         self.setup = Setup(experiment, str(self.where.get("data-path", "")))
@@ -199,7 +205,7 @@ class PersonalisedClient(NumPyClient):
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:
-            counts = visits.evaluate(method, model, data, self._keep_rows(told))
+            counts = self._scored(told, method, model, data)
             if not self.experiment.hides_clients:
                 others = visits.other_accuracies(method, model, received, data.test)
         clock.lap("evaluate")
@@ -252,10 +258,15 @@ class PersonalisedClient(NumPyClient):
                 " min-success to go on without it"
             )
         data = outputs.with_outputs_kept(model, data, self.experiment, train=False)
-        counts = visits.evaluate(method, model, data, self._keep_rows(told))
+        counts = self._scored(told, method, model, data)
         if told.version:
             MODELS.put(told.token, told.client, told.version, model)
         return counts
+
+    def _scored(self, told: Instruction, method: Method, model: Any, data: LocalData) -> Counts:
+        classes = self._site(told.client).dataset.class_names
+        keep = self._keep_rows(told)
+        return visits.evaluate(method, model, data, keep, self.scores, classes)
 
     def _keep_rows(self, told: Instruction) -> Callable[[Tensor], None] | None:
         """What keeps which test rows the model has right: in a simulation without masks alone."""

@@ -17,6 +17,7 @@ from pfedlora_flwr.methods.method import PREDICTORS, Diverged, Refused, is_predi
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.clear import in_the_clear
 from pfedlora_flwr.runs.rows import HeldOutRow
+from pfedlora_flwr.training.metrics import OF_DECISIONS, is_score
 
 Config = dict[str, bool | bytes | float | int | str]
 LARGEST_COUNT = 10**9
@@ -183,8 +184,8 @@ def counts_from_metrics(metrics: Mapping[str, Any]) -> Counts:
         )
     return Counts(
         **found,
-        balanced_accuracy=_share(metrics.get("balanced_accuracy"), "its balanced accuracy"),
-        macro_f1=_share(metrics.get("macro_f1"), "its macro F1"),
+        scores=_scores(_json(metrics, "scores", dict)),
+        confusion=_confusion(metrics, **found) if "confusion" in metrics else None,
     )
 
 
@@ -207,10 +208,13 @@ def held_out_from_metrics(
             name: check(row.get(name), f"its {name.replace('_', ' ')}")
             for name, check in _OF_HELD_OUT.items()
         }
+        checked |= _scores({name: value for name, value in row.items() if is_score(name)})
         said = {"round": round, "client": client, "asked": size}
         if any(row.get(name) != value for name, value in said.items()):
             raise Refused(f"its adaptation is not what was asked for, but {short(row)}")
-        rows.append(cast(HeldOutRow, {name: (said | checked)[name] for name in _HELD_OUT_FIELDS}))
+        whole = said | checked
+        fields = dict.fromkeys((*_HELD_OUT_FIELDS, *whole))  # in their order
+        rows.append(cast(HeldOutRow, {name: whole[name] for name in fields if name in whole}))
     return rows
 
 
@@ -276,6 +280,30 @@ def _of_predictors(metrics: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
+def _scores(told: Mapping[str, Any]) -> dict[str, float]:
+    """Those beside accuracy, by the name in a line; those of decisions have to be there."""
+    names = dict.fromkeys((*OF_DECISIONS, *told))
+    if wrong := [name for name in names if not is_score(name) or len(name) > LONGEST_WORD]:
+        raise Refused(f"its scores have {short(wrong[0])}")
+    highest = {name: _LARGEST_LOSS if name.endswith("log_loss") else 1 for name in names}
+    return {
+        name: _number(told.get(name), f"its {name.replace('_', ' ')}", low=0, high=high)
+        for name, high in highest.items()
+    }
+
+
+def _confusion(metrics: Mapping[str, Any], test: int, test_correct: int, **_: int) -> Any:
+    """Test samples by true and predicted class, which must add up to what is told beside."""
+    found = _json(metrics, "confusion", list)
+    if any(type(row) is not list or len(row) != len(found) for row in found):
+        raise Refused(f"its confusion is {short(found)}")
+    cells = [[count(n, "its confusion") for n in row] for row in found]
+    right = sum(row[i] for i, row in enumerate(cells))
+    if (sum(map(sum, cells)), right) != (test, test_correct):
+        raise Refused(f"its confusion adds up to other samples than its {test}")
+    return cells
+
+
 def _json(metrics: Mapping[str, Any], name: str, kind: type) -> Any:
     try:
         value = json.loads(metrics[name])
@@ -335,8 +363,6 @@ _OF_HELD_OUT: dict[str, Callable[[Any, str], Any]] = {
         (
             "accuracy",
             "validation_accuracy",
-            "balanced_accuracy",
-            "macro_f1",
             "alone_accuracy",
             "alone_validation_accuracy",
         ),

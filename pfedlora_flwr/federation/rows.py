@@ -13,7 +13,7 @@ from pfedlora_flwr.federation.messages import Report
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.runs.accountant import finite
 from pfedlora_flwr.runs.checkpoint import ServerState
-from pfedlora_flwr.runs.rows import SCORES, FailedVisitRow, RoundRow, VisitRow
+from pfedlora_flwr.runs.rows import FailedVisitRow, RoundRow, VisitRow
 
 _REPORTED = [f.name for f in fields(Report) if f.name in VisitRow.__annotations__]
 """What goes from a client's report into its line as it is: a new measure is a field of both."""
@@ -69,9 +69,5 @@ def _visit_row(round: Round, client: int) -> VisitRow:
         row["weight"] = round.weights[client]
     counts = visit.report.counts
     if counts is not None:
-        row |= {
-            "accuracy": counts.accuracy("test"),
-            "validation_accuracy": counts.accuracy("validation"),
-        }
-        row |= {name: getattr(counts, name) for name in SCORES}
+        row |= counts.line()
     return cast(VisitRow, row | round.cost_of(client).as_dict())

@@ -3,10 +3,9 @@ federation, benchmarks and scripts all call it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData
@@ -22,15 +21,15 @@ from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
 from pfedlora_flwr.models.registry import any_batch_norm
 from pfedlora_flwr.rng import derive, seeded, torch_generator
 from pfedlora_flwr.runs.checkpoint import Counts
+from pfedlora_flwr.runs.clear import scores_told
 from pfedlora_flwr.training.loop import (
     Noise,
     Samples,
     Visit,
     count_correct,
-    infer,
     mixed_precision,
 )
-from pfedlora_flwr.training.metrics import confusion_of, scores
+from pfedlora_flwr.training.metrics import VALIDATION, is_score, measured, predictions
 
 
 def visit(
@@ -104,31 +103,44 @@ def logits(method: Method, model: Any, inputs: Tensor) -> Tensor:
 
 
 def evaluate(
-    method: Method, model: Any, data: LocalData, tell: Callable[[Tensor], None] | None = None
+    method: Method,
+    model: Any,
+    data: LocalData,
+    tell: Callable[[Tensor], None] | None = None,
+    wanted: Sequence[str] | None = None,
+    classes: Sequence[str] = (),
 ) -> Counts:
     """The personalised model on the client's validation and test parts. The model goes into
-    evaluation mode. tell: is handed which test samples it has right, bool [n]."""
-    model.eval()
-    validation, of_test = (
-        with_encoded(method, model, part) for part in (data.validation, data.test)
-    )
+    evaluation mode.
 
+    tell: is handed which test samples it has right, bool [n]. wanted: of `scores_told`; None: what
+    a client tells that is asked for no more. classes: their names."""
+    model.eval()
     with user_code("method", method.experiment.method):
         predict = method.predictor(model)
-        right = count_correct(predict, validation)
-        scored = infer(predict, of_test) if len(of_test) else torch.zeros(0, method.classes)
-    labels, predicted = of_test.labels, scored.argmax(1).to(of_test.labels.device)
+        validation, test = (
+            predictions(predict, with_encoded(method, model, part), method.classes)
+            for part in (data.validation, data.test)
+        )
     if tell:
-        tell(predicted == labels)
-    matrix = confusion_of(predicted, labels, max(method.classes, scored.shape[1]))
-    test = scores(matrix)
+        tell(test.right)
+    wanted = scores_told(method.experiment) if wanted is None else wanted
+    found = {
+        name: (
+            measured(name.removeprefix(VALIDATION), validation, classes)
+            if name.startswith(VALIDATION)
+            else measured(name, test, classes)
+        )
+        for name in wanted
+        if is_score(name)
+    }
     return Counts(
-        validation_correct=right,
+        validation_correct=int(validation.right.sum()),
         validation=len(data.validation),
-        test_correct=int(matrix.diagonal().sum()),
+        test_correct=int(test.right.sum()),
         test=len(data.test),
-        balanced_accuracy=test.balanced_accuracy,
-        macro_f1=test.macro_f1,
+        scores={name: value for name, value in found.items() if value is not None},
+        confusion=test.confusion.tolist() if "confusion" in wanted else None,
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.partition import NATURAL
-from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.errors import UserError, some, user_code
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.reach import unreached
 from pfedlora_flwr.launch import secagg_plan
@@ -26,13 +26,15 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.joining import membership
 from pfedlora_flwr.runs.privacy import notes_of
 from pfedlora_flwr.training.device import emulates_bf16
+from pfedlora_flwr.training.metrics import SENSITIVITY
 
 _WAYS_OUT = (
     "the ways out: neck=always, train=all, or a method that shares the head (lg_fedavg, fedssa) or"
     " adds to it (pfedlora_plus with adapter.predict=sum)"
 )
 """Of a head that learns alone. It is a valid control."""
-
+_NAMED = 10
+"""Classes in a message."""
 
 Say = Callable[[str], None]
 """Takes a line for the user."""
@@ -164,9 +166,16 @@ def _membership(start: Start) -> Iterable[str]:
 
 
 def _data(start: Start) -> Iterable[str]:
-    if start.config.execution.resume and not start.done:
+    e, x = start.config.experiment, start.config.execution
+    if x.resume and not start.done:
         start.run.check_partition(start.setup.partition.fingerprint)
-    e, told = start.config.experiment, start.setup.remarks
+    of, names = x.verdict_score.removeprefix(SENSITIVITY), start.setup.dataset.class_names
+    if of != x.verdict_score and of not in names:
+        raise UserError(
+            f"verdict.score is {x.verdict_score}, and no class is {of!r}; the classes:"
+            f" {some(names, _NAMED)}"
+        )
+    told = start.setup.remarks
     if e.data.client_column and e.partition.kind != NATURAL:
         told = [
             f"data.client-column makes no clients: partition.kind is {e.partition.kind}, and"

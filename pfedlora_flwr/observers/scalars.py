@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from pfedlora_flwr.runs.rows import RoundRow, accuracy_of
+from pfedlora_flwr.training.metrics import BESIDE_ACCURACY
 
 _SCALARS = {
     "accuracy/test": "accuracy",
     "accuracy/validation": "validation_accuracy",
-    "scores/balanced_accuracy": "balanced_accuracy",
-    "scores/macro_f1": "macro_f1",
+    **{f"scores/{name}": name for name in BESIDE_ACCURACY},
     "loss/training": "loss",
     "communication/parameters_up": "parameters_up",
     "communication/parameters_down": "parameters_down",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NotRequired, TypedDict
+from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
@@ -23,14 +23,9 @@ from pfedlora_flwr.ops.read_inputs import with_keys
 from pfedlora_flwr.runs.trained import Trained
 from pfedlora_flwr.training.kinds import VECTORS
 from pfedlora_flwr.training.loop import Samples
-from pfedlora_flwr.training.metrics import confusion, scores
+from pfedlora_flwr.training.metrics import SCORES, predictions
 
 OWN = "its own test part"
-SCORES: tuple[Literal["accuracy", "balanced_accuracy", "macro_f1"], ...] = (
-    "accuracy",
-    "balanced_accuracy",
-    "macro_f1",
-)
 _AS_THE_RUN: Mapping[str, object] = {}
 _NAMED = 5
 """Class names in a message."""
@@ -45,14 +40,19 @@ class ClassRecall(TypedDict):
 
 
 class Evaluation(TypedDict):
-    """`pfedlora evaluate --json`: a client's model on labelled samples. Shares are in [0, 1]."""
+    """`pfedlora evaluate --json`: a client's model on labelled samples. Shares are in [0, 1];
+    scores as in ScoreFields, null where one is not defined."""
 
     client: int
     data: str
     samples: int
     accuracy: float
-    balanced_accuracy: float  # mean recall of the classes that have samples
-    macro_f1: float  # mean F1 of the same
+    balanced_accuracy: float
+    macro_f1: float
+    auroc: float | None
+    average_precision: float | None
+    log_loss: float | None
+    ece: float | None
     classes: list[ClassRecall]
     # whether the data holds inputs that the run's clients (of a site's own data, this client) were
     # trained on, wherever it lies; null where the run's data is not here, or has changed
@@ -116,25 +116,24 @@ def _evaluate(
         samples = trained.samples(dataset.inputs, labels)
     samples = with_encoded(trained.method, trained.module, samples)
     names = trained.class_names
-    matrix = confusion(trained.method.predictor(trained.module), samples, len(names))
-    found, counts = scores(matrix), matrix.sum(1).tolist()
+    found = predictions(trained.method.predictor(trained.module), samples, len(names))
+    matrix, scores = found.confusion, {name: score(found) for name, score in SCORES.items()}
     classes: list[ClassRecall] = [
         {"name": name, "samples": count, "recall": int(matrix[i, i]) / count}
-        for i, (name, count) in enumerate(zip(names, counts, strict=True))
+        for i, (name, count) in enumerate(zip(names, matrix.sum(1).tolist(), strict=True))
         if count
     ]
-    result: Evaluation = {
+    whole = {
         "client": trained.client,
         "data": data or OWN,
         "samples": len(samples),
-        "accuracy": found.accuracy,
-        "balanced_accuracy": found.balanced_accuracy,
-        "macro_f1": found.macro_f1,
+        **scores,
         "classes": classes,
         "seen": seen,
         "by_number": by_number,
         "by_place": by_place,
     }
+    result = cast(Evaluation, whole)
     if rows:
         result["rows"] = places
     if confusions:

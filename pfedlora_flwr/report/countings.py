@@ -5,15 +5,13 @@ from __future__ import annotations
 from pfedlora_flwr.report import measures, paper, words
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.table import Table
+from pfedlora_flwr.training.metrics import SCORES, TITLES
 
 
 def scores(study: Study) -> Table:
     """The scores that give every class of a client the same weight; no rows for
     runs of versions without them."""
-    of_result = {
-        "balanced accuracy": "balanced_accuracy",
-        "macro-F1": "macro_f1",
-    }
+    of_result = {TITLES[name]: name for name in SCORES}
     rows = []
     for o in (o for o in study.in_order() if measures.over_seeds(o, "macro_f1/final")):
         row = {**words.names(o), "seeds": str(len(o.runs))}
@@ -21,13 +19,16 @@ def scores(study: Study) -> Table:
             row |= {
                 f"{title}, {when}": words.percent(measures.over_seeds(o, f"{part}/{name}"))
                 for title, part in of_result.items()
+                if measures.over_seeds(o, f"{part}/{name}")
             }
         rows.append(row)
     note = (
         "Percent. Balanced accuracy is the mean recall, macro-F1 the mean F1 of the classes in a"
-        " client's test part; then the mean over the clients, as for accuracy."
+        " client's test part, AUROC and average precision the mean over them of one against the"
+        " rest; then the mean over the clients that have one, as for accuracy. Of log-loss (nats,"
+        " in hundredths) and of the expected calibration error (ECE) less is better."
     )
-    return Table("scores", "Balanced accuracy and macro-F1", rows, note)
+    return Table("scores", "Scores", rows, note)
 
 
 def sampled(study: Study) -> Table:

@@ -136,6 +136,10 @@ def load(paths: Iterable[Path], target: float | None = None, verdict: Keys | Non
     score, margin = (
         EXECUTION_KEYS[k].parse(judged[k]) for k in ("verdict.score", "verdict.margin")
     )
+    outcomes = [
+        replace(o, runs={seed: run.judged_by(score) for seed, run in o.runs.items()})
+        for o in outcomes
+    ]
     lines = tuple(dict.fromkeys(said))
     name = some([path.absolute().name for path in paths], _NAMED)
     return Study(name, _named(outcomes), lines, score, margin / 100)

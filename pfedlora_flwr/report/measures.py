@@ -27,10 +27,10 @@ from scipy.stats import t as student
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.execution import SCORES
 from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.rows import RoundRow
+from pfedlora_flwr.training.metrics import place, worth
 
 FEWEST = 3
 """Seeds that make an interval: two give one that is 9 standard deviations wide to either side."""
@@ -108,13 +108,14 @@ def accuracy(runs: Mapping[int, Run]) -> Estimate | None:
 def paired(
     ours: Mapping[int, Run], theirs: Mapping[int, Run], score: str = "accuracy"
 ) -> Estimate | None:
-    """Our score minus theirs, over the seeds that both have; None without one, or where one of them
-    had other data."""
+    """Our score minus theirs, so that more is better, over the seeds that both have; None without
+    one, or where one of them had other data."""
     if not _one_partition(ours, theirs):
         return None
-    place = f"{SCORES[score]}/at_best_validation"
-    told = ({k: value(run, place) for k, run in runs.items()} for runs in (ours, theirs))
-    return difference(*({k: v for k, v in of.items() if v is not None} for of in told))
+    where = f"{place(score)}/at_best_validation"
+    told = ({k: value(run, where) for k, run in runs.items()} for runs in (ours, theirs))
+    known = ({k: worth(score, v) for k, v in of.items() if v is not None} for of in told)
+    return difference(*known)
 
 
 def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Estimate | None:

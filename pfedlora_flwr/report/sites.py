@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.execution import SCORES
 from pfedlora_flwr.report import measures, style, words
 from pfedlora_flwr.report.data_figures import data_of
 from pfedlora_flwr.report.decision import Finding, best_of
@@ -17,6 +16,7 @@ from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.report.table import LOSS, Table
+from pfedlora_flwr.training.metrics import place, worth
 
 _MOST = 60
 """Sites that a table and a figure can show one by one."""
@@ -39,15 +39,17 @@ def sites(finding: Finding) -> list[Site]:
     """The sites, the one that gains most first; none where runs do not tell the score."""
     seeds = [seed for seed in finding.ours.runs if seed in finding.theirs.runs]
     runs = [(finding.ours.runs[seed], finding.theirs.runs[seed]) for seed in seeds]
-    place, found = SCORES[finding.score], []
+    found = []
     names = _names(finding)
     for client in runs[0][0].clients:
         pairs: list[list[Any]] = [
             [run.result["per_client"].get(str(client), {}) for run in pair] for pair in runs
         ]
-        told = [[row.get(place) for row in pair] for pair in pairs]
+        told = [[row.get(place(finding.score)) for row in pair] for pair in pairs]
         by_seed = [(float(a), float(b)) for a, b in told if a is not None and b is not None]
-        gain = measures.estimate([a - b for a, b in by_seed])
+        gain = measures.estimate(
+            [worth(finding.score, a) - worth(finding.score, b) for a, b in by_seed]
+        )
         if gain is None:
             return []
         rows = [pair[0].get("samples") for pair in pairs]

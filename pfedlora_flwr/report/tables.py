@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
-from pfedlora_flwr.execution import SCORES
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import countings, decision, held_out, measures, paper, privacy, words
 from pfedlora_flwr.report.aggregation import errors
@@ -19,8 +18,9 @@ from pfedlora_flwr.report.gains import STANDALONE, gains
 from pfedlora_flwr.report.load import Study, communicates, tells_operations
 from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
-from pfedlora_flwr.runs.completed import DIVERGED, NOT_RUN, Run
+from pfedlora_flwr.runs.completed import DIVERGED, NOT_RUN, Missing
 from pfedlora_flwr.runs.output import without_folders
+from pfedlora_flwr.training.metrics import BESIDE_ACCURACY, place
 
 _WIDE = 8
 """More scenarios than this become the rows of the accuracy table."""
@@ -30,8 +30,7 @@ _OF_RUN = {
     "max_test": "accuracy/max_test",
     "sampled_last": "accuracy/sampled_last",
     "sampled_highest": "accuracy/sampled_highest",
-    "balanced_accuracy": "balanced_accuracy/at_best_validation",
-    "macro_f1": "macro_f1/at_best_validation",
+    **{name: f"{name}/at_best_validation" for name in BESIDE_ACCURACY},
     "worst": "accuracy/worst",
     "std": "accuracy/std",
     "parameters_up": "communication/parameters_up",
@@ -210,12 +209,13 @@ def tuning(study: Study) -> Table:
     rows = []
     for o in study.outcomes:
         for tried in o.tried:
-            run = tried.run
+            run, by = tried.run, tried.validation
+            told = "–" if by is None or math.isinf(by) else f"{100 * abs(by):.2f}"
             row = {
                 **words.names(o),
                 "candidate": words.keys(tried.candidate.tuned),
-                "validation accuracy": (
-                    f"{100 * run.validation:.2f}" if isinstance(run, Run) else f"– ({run.reason})"
+                f"validation {words.score(tried.score)}": (
+                    f"– ({run.reason})" if isinstance(run, Missing) else told
                 ),
                 "": "**chosen**" if tried.candidate == o.chosen else "",
             }
@@ -224,7 +224,7 @@ def tuning(study: Study) -> Table:
         "tuning",
         "Tuned keys",
         rows,
-        "Chosen by the validation accuracy of the first seed, never by test accuracy.",
+        "Chosen by the validation part's score of the first seed, never by the test part.",
     )
 
 
@@ -305,11 +305,10 @@ def _score_and_cost(study: Study, scenario: Keys, method: str) -> dict[str, str]
     """The further cells of a method's accuracy, of whole runs."""
     if not (o := study.at(scenario, method)) or not o.runs:
         return {}
-    place = SCORES[study.score]
-    score = words.percent(measures.over_seeds(o, f"{place}/at_best_validation"))
+    score = words.percent(measures.over_seeds(o, f"{place(study.score)}/at_best_validation"))
     sent = sum(_average(o, f"communication/bytes_{way}") for way in ("up", "down"))
     flops = _average(o, "flops") if tells_operations(o) else math.nan
-    found = {} if place == "accuracy" else {words.score(study.score): score}
+    found = {} if study.score == "accuracy" else {words.score(study.score): score}
     cost = (words.size(sent) if communicates(o) else "–", words.count(flops))
     return found | dict(zip(_COST, (*cost, words.count(_average(o, "seconds/total"))), strict=True))
 

@@ -14,6 +14,7 @@ from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.runs.output import without_folders
 from pfedlora_flwr.runs.result import never_evaluated
+from pfedlora_flwr.training.metrics import SMALLER_IS_BETTER, TITLES, place
 
 _SYMBOLS = {
     "clients": "N",
@@ -69,8 +70,10 @@ def key(name: str, value: Scalar) -> str:
 
 
 def score(name: str) -> str:
-    """A score in a sentence."""
-    return name.replace("-", " ").replace("f1", "F1")
+    """A score in a sentence; of what is no share in hundredths, as points are of shares."""
+    unit = "in hundredths; " if name == "log-loss" else ""
+    less = f" ({unit}less is better, + is less)" if place(name) in SMALLER_IS_BETTER else ""
+    return TITLES.get(place(name), name) + less
 
 
 def listed(names: Sequence[str]) -> str:

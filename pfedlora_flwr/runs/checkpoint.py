@@ -7,8 +7,8 @@ import hashlib
 import json
 import logging
 import statistics
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.rng import SERVER
 from pfedlora_flwr.runs.ledger import Cost
-from pfedlora_flwr.runs.rows import SCORES
 
 logger = logging.getLogger(__name__)
 _KEPT = 2
@@ -29,15 +28,31 @@ _KEPT = 2
 @dataclass(frozen=True)
 class Counts:
     """One client's last evaluation: correct predictions of how many, on its own validation and test
-    samples, and its scores on the test samples, which are None where an older version of this app
-    evaluated."""
+    samples, and its other scores by the name that they have in a line, without those that are not
+    defined there. confusion: test samples by true and predicted class, if that is told."""
 
     validation_correct: int
     validation: int
     test_correct: int
     test: int
-    balanced_accuracy: float | None = None
-    macro_f1: float | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    confusion: list[list[int]] | None = None
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any]) -> Counts:
+        """From JSON; older versions have the scores beside the counts."""
+        own = {f.name: saved[f.name] for f in fields(cls) if f.name in saved}
+        beside = {k: v for k, v in saved.items() if k not in own and v is not None}
+        return cls(**({"scores": beside} | own))
+
+    def line(self) -> dict[str, Any]:
+        """The fields of a line."""
+        return {
+            "accuracy": self.accuracy("test"),
+            "validation_accuracy": self.accuracy("validation"),
+            **self.scores,
+            **({"confusion": self.confusion} if self.confusion else {}),
+        }
 
     def accuracy(self, part: str) -> float:
         """Correct predictions over samples of `part` ("test", "validation"), in [0, 1]; 0 where
@@ -70,7 +85,7 @@ class Evaluations:
 
     @classmethod
     def from_json(cls, saved: dict[str, Any]) -> Evaluations:
-        counts = {int(k): Counts(**c) for k, c in saved["counts"].items()}
+        counts = {int(k): Counts.of(c) for k, c in saved["counts"].items()}
         others = {int(k): v for k, v in saved["other_accuracies"].items()}
         return cls(counts, others, set(saved["stale"]), saved.get("means"))
 
@@ -156,10 +171,15 @@ class ServerState:
         """The fields of a round's line that are means over the evaluated clients."""
         if self.means is not None:
             return {**self.means, "other_accuracies": {}}
+        of_clients = [counts.line() for counts in self.counts.values()]
+        names = dict.fromkeys(name for line in of_clients for name in line if name != "confusion")
+        found = {name: [line[name] for line in of_clients if name in line] for name in names}
+        few = {name: len(of) for name, of in found.items() if len(of) < len(of_clients)}
         return {
-            "accuracy": self.mean_accuracy("test"),
-            "validation_accuracy": self.mean_accuracy("validation"),
-            **{name: self.mean_score(name) for name in SCORES},
+            "accuracy": 0.0,
+            "validation_accuracy": 0.0,
+            **{name: statistics.fmean(of) for name, of in found.items()},
+            **({"scored": few} if few else {}),
             "evaluated": len(self.counts),
             "other_accuracies": self.mean_other_accuracies(),
         }
@@ -167,17 +187,6 @@ class ServerState:
     def accuracies(self, part: str) -> dict[int, float]:
         """By client, its accuracy on `part` ("test", "validation") at its last evaluation."""
         return {client: counts.accuracy(part) for client, counts in sorted(self.counts.items())}
-
-    def mean_accuracy(self, part: str) -> float:
-        """The unweighted mean of the evaluated clients' accuracies on `part`."""
-        shares = self.accuracies(part)
-        return statistics.fmean(shares.values()) if shares else 0.0
-
-    def mean_score(self, name: str) -> float | None:
-        """The unweighted mean of the evaluated clients' `name` ("balanced_accuracy", "macro_f1");
-        None unless all of them have it."""
-        found = [getattr(counts, name) for counts in self.counts.values()]
-        return statistics.fmean(found) if found and None not in found else None
 
     def mean_other_accuracies(self) -> dict[str, float]:
         """By further predictor of the method: the unweighted mean of its test accuracy over the
@@ -206,7 +215,7 @@ class ServerState:
             n: {int(k): v for k, v in meta[n].items()}
             for n in ("versions", "models", "states", "other_accuracies", "counts", "claims")
         }
-        by_client["counts"] = {k: Counts(**c) for k, c in by_client["counts"].items()}
+        by_client["counts"] = {k: Counts.of(c) for k, c in by_client["counts"].items()}
         last = meta["before_last"]
         rest = {
             "stale": set(meta["stale"]),

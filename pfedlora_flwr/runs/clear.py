@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs.checkpoint import Counts
+from pfedlora_flwr.training.metrics import (
+    BESIDE_ACCURACY,
+    OF_DECISIONS,
+    SENSITIVITY,
+    VALIDATION,
+    place,
+)
 
-FIGURES = frozenset(field.name for field in fields(Counts))
+FIGURES = frozenset(field.name for field in fields(Counts)) - {"confusion"}
 """What is told of an evaluation."""
 _ANYWAY = frozenset({"round", "client", "names", "model", "worker", "node", "lost", "seconds"})
 """What does not change with the tensors that were received, but for times."""
@@ -28,6 +36,19 @@ def in_the_clear(e: Experiment, *, scores_told: bool) -> frozenset[str]:
     if not e.secagg.enabled:
         return _ANYWAY | _BESIDE_UPLOADS
     return _ANYWAY | (FIGURES if scores_told else frozenset())
+
+
+def scores_told(e: Experiment, x: Execution | None = None) -> tuple[str, ...]:
+    """What a client measures and tells of an evaluation beside its accuracies: names in a line. A
+    run that hides its uploads has no more than the predicted classes make.
+
+    x: what it may ask for, too: a class's sensitivity, and with `scores.by-class` the counts."""
+    if e.hides_clients:
+        return OF_DECISIONS
+    asked = place(x.verdict_score) if x else ""
+    names = BESIDE_ACCURACY + ((asked,) if asked.startswith(SENSITIVITY) else ())
+    every = (*names, *(VALIDATION + name for name in names))
+    return (*every, "confusion") if x and x.scores_by_class else every
 
 
 def in_words(e: Experiment) -> str:

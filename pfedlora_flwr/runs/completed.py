@@ -3,10 +3,11 @@ reason."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
+from typing import cast
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
@@ -17,7 +18,7 @@ from pfedlora_flwr.runs.code_copy import Hashes, check_importable, differing_fil
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.provenance import read_about
 from pfedlora_flwr.runs.records import check_told
-from pfedlora_flwr.runs.result import to_target
+from pfedlora_flwr.runs.result import at_best, best_round, to_target, validation_of
 from pfedlora_flwr.runs.right_rows import RightRows
 from pfedlora_flwr.runs.rows import Result, RoundRow, ToTarget
 
@@ -90,11 +91,25 @@ class Run:
         """Mean test accuracy at best validation, in [0, 1]: the headline."""
         return self.result["accuracy"]["at_best_validation"]
 
+    def judged_by(self, score: str) -> Run:
+        """The run, with the round of the best validation by this score."""
+        if score == self.config.execution.verdict_score:
+            return self
+        found = at_best(self.experiment, self.rounds, score)
+        found["accuracy"] = {**self.result["accuracy"], **found["accuracy"]}
+        return replace(self, result=cast(Result, {**self.result, **found}))
+
     @property
     def validation(self) -> float:
-        """The highest mean validation accuracy: that of the round which `accuracy` is taken at."""
+        """The mean validation accuracy of the round which `accuracy` is taken at."""
         best = self.result["accuracy"]["best_validation_round"]
         return next(row["validation_accuracy"] for row in self.rounds if row["round"] == best)
+
+    def validation_by(self, score: str) -> tuple[float, float]:
+        """Of the round of the best validation the mean score on the validation parts, so that more
+        is better (−inf if no round has it), and the accuracy there, which decides ties."""
+        best = best_round(self.experiment, self.rounds, score)
+        return validation_of(best, score), best["validation_accuracy"]
 
     @cached_property
     def right_rows(self) -> dict[int, RightRows]:

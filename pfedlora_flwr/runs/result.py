@@ -8,7 +8,7 @@ import logging
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data import registry as datasets
@@ -38,6 +38,7 @@ from pfedlora_flwr.runs.rows import (
     ToTarget,
     VisitRow,
 )
+from pfedlora_flwr.training.metrics import VALIDATION, is_score, place, worth
 
 logger = logging.getLogger(__name__)
 LINE = "pfedlora: "
@@ -151,7 +152,7 @@ def _with_measures(
     e = config.experiment
     per_client, masked = state.accuracies("test"), state.means is not None
     over_all = comparable(e, rows)
-    best = best_round(e, rows)
+    best = at_best(e, rows, config.execution.verdict_score)
     # of the clients' last visits, of all visits
     samples, nodes, lost = dict[int, int | None](), Counter[str](), 0
 
@@ -172,13 +173,12 @@ def _with_measures(
     models = [without_path(name) for name in models_of(e, task)]
     trained = [row for row in rows if row["round"] > 0]
     workers = max((row["workers"] for row in trained), default=0)
-    return {
+    found = {
         **result,
         "rounds": state.round,
         "accuracy": {
             "final": rows[-1]["accuracy"],
-            "at_best_validation": best["accuracy"],
-            "best_validation_round": best["round"],
+            **best.pop("accuracy"),
             "max_test": max(row["accuracy"] for row in over_all),
             **by_sampled,
             "std": None if masked else statistics.pstdev(per_client.values() or [0.0]),
@@ -186,22 +186,16 @@ def _with_measures(
             "worst": None if masked else min(per_client.values(), default=0.0),
             "other": rows[-1]["other_accuracies"],
         },
-        "balanced_accuracy": {
-            "final": rows[-1].get("balanced_accuracy"),
-            "at_best_validation": best.get("balanced_accuracy"),
-        },
-        "macro_f1": {"final": rows[-1].get("macro_f1"), "at_best_validation": best.get("macro_f1")},
+        **best,
         "per_client": {
             str(k): {
                 "model": of_client(k, models),
-                "accuracy": accuracy,
-                "balanced_accuracy": state.counts[k].balanced_accuracy,
-                "macro_f1": state.counts[k].macro_f1,
+                **state.counts[k].line(),
                 "test": state.counts[k].test,
                 "samples": samples.get(k),
                 "last_round": state.versions.get(k, 0),
             }
-            for k, accuracy in per_client.items()
+            for k in per_client
         },
         "communication": {
             "parameters_up": totals.parameters_up,
@@ -233,6 +227,7 @@ def _with_measures(
         "refused": state.refused,
         "lost": lost,
     }
+    return cast(Result, found)
 
 
 def held_out(e: Experiment, rows: list[HeldOutRow]) -> HeldOut:
@@ -280,12 +275,30 @@ def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:
     return [row for row in alike if row["round"] > since]
 
 
-def best_round(e: Experiment, rows: list[RoundRow]) -> RoundRow:
-    """Of the comparable rounds that evaluate the one with the highest mean validation accuracy, the
-    earliest of ties."""
+def best_round(e: Experiment, rows: list[RoundRow], score: str = "accuracy") -> RoundRow:
+    """Of the comparable rounds that evaluate the best one by the clients' mean `score` on their
+    validation parts, then by their accuracy there; the earliest of ties."""
     over_all = comparable(e, rows)
     evaluated = [row for row in over_all if e.evaluates(row["round"])]
-    return max(evaluated or over_all, key=lambda row: row["validation_accuracy"])
+    return max(
+        evaluated or over_all,
+        key=lambda row: (validation_of(row, score), row["validation_accuracy"]),
+    )
+
+
+def validation_of(row: Mapping[str, Any], score: str) -> float:
+    """A round's mean score on the validation parts, so that more is better; −inf if it has none."""
+    return worth(score, row.get(VALIDATION + place(score)))
+
+
+def at_best(e: Experiment, rows: list[RoundRow], score: str) -> dict[str, Any]:
+    """What of the result depends on which round is the best by validation: of `accuracy` a part,
+    and the other scores."""
+    best, last = best_round(e, rows, score), rows[-1]
+    accuracy = {"at_best_validation": best["accuracy"], "best_validation_round": best["round"]}
+    names = [name for name in last if is_score(name) and not name.startswith(VALIDATION)]
+    scores = {n: {"final": last.get(n), "at_best_validation": best.get(n)} for n in names}
+    return {"accuracy": accuracy, **scores}
 
 
 def sampled_by_round(visits: Iterable[VisitRow | FailedVisitRow]) -> dict[int, float]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict, cast
 
+from pfedlora_flwr.training.metrics import is_score
+
 Status = Literal["completed", "failed", "stopped", "diverged"]
 StoppedBy = Literal["user", "system", "time", "observer", "dp"]
 Phase = Literal["starting", "connecting", "training", "evaluating", "adapting", "round"]
@@ -35,7 +37,31 @@ class CostFields(TypedDict):
     flops: int
 
 
-class RoundRow(CostFields):
+class ScoreFields(TypedDict, total=False):
+    """An evaluation's scores beside its accuracies, on the test part and, as `validation_…`, on the
+    validation part; of a round and in `result.json` the mean over the clients that have one. With
+    secagg and dp there are balanced accuracy and macro-F1 of the test part alone.
+
+    A score is not there where it is not defined: `auroc` and `average_precision` need samples of
+    two classes, `sensitivity@CLASS` one of that class. That one is there with
+    `verdict.score=sensitivity@CLASS`."""
+
+    balanced_accuracy: float  # the mean recall of the classes in the test part
+    macro_f1: float  # the same for their F1, 2TP / (2TP + FP + FN)
+    # the same for the area under the ROC curve of one class against the rest
+    auroc: float
+    average_precision: float  # the same for the average precision
+    log_loss: float  # −log of the true class's probability, in nats, the mean over the samples
+    ece: float  # expected calibration error, by 15 bins of confidence
+    validation_balanced_accuracy: float
+    validation_macro_f1: float
+    validation_auroc: float
+    validation_average_precision: float
+    validation_log_loss: float
+    validation_ece: float
+
+
+class RoundRow(CostFields, ScoreFields):
     """A line of `rounds.jsonl`. Round 0, if there is one, is the evaluation of the initial
     models, without training."""
 
@@ -47,15 +73,14 @@ class RoundRow(CostFields):
     # clients without an admitted answer, ascending: absent, failed, refused, also at an
     # evaluation; clients.jsonl has the reasons
     refused: list[int]
-    # unweighted mean of the clients' last test accuracies; 0 before any evaluation. With secagg it
-    # and the next four are of the last evaluated round's admitted clients alone
+    # unweighted mean of the clients' last test accuracies; 0 before any evaluation. With secagg it,
+    # the next two and the scores are of the last evaluated round's admitted clients alone
     accuracy: float
     validation_accuracy: float  # the same for the validation parts
-    # the same for balanced accuracy; null unless all evaluated clients have one
-    balanced_accuracy: float | None
-    macro_f1: float | None  # the same for macro-F1
-    # the number of clients in these four means: all that were evaluated in this round or before
+    # the number of clients in these means: all that were evaluated in this round or before
     evaluated: int
+    # by score that fewer of them have: how many; not there if all have all
+    scored: NotRequired[dict[str, int]]
     # by further predictor of the method: mean test accuracy over the clients whose last visit was
     # in a round that evaluates, since it reads what they received; often empty. They may be fewer
     # than `evaluated`
@@ -88,7 +113,7 @@ def accuracy_of(row: RoundRow) -> float | None:
     return row["accuracy"] if row["evaluated"] else None
 
 
-class VisitRow(CostFields):
+class VisitRow(CostFields, ScoreFields):
     """A line of `clients.jsonl` with `status` ok: a client's visit in a round, with an admitted
     update."""
 
@@ -109,9 +134,8 @@ class VisitRow(CostFields):
     # only of a site whose node-config says scores=told
     accuracy: NotRequired[float]
     validation_accuracy: NotRequired[float]  # the same on its validation part
-    # with `accuracy`: the mean recall of the classes in the client's test part
-    balanced_accuracy: NotRequired[float]
-    macro_f1: NotRequired[float]  # the same for their F1, 2TP / (2TP + FP + FN)
+    # with scores.by-class: test samples by true class (rows) and predicted class (columns)
+    confusion: NotRequired[list[list[int]]]
     # by further predictor of the method: test accuracy; often empty, always with secagg and dp
     other_accuracies: dict[str, float]
     # adds up to `flops`; null with secagg and dp, which withhold it
@@ -134,7 +158,7 @@ class FailedVisitRow(TypedDict):
     reason: str
 
 
-class HeldOutRow(TypedDict):
+class HeldOutRow(ScoreFields):
     """A line of `held_out.jsonl`: a client that was never sampled, adapted after a round with some
     of its samples, and the same client alone. `pfedlora adapt` writes one as `adapted.json`."""
 
@@ -146,8 +170,6 @@ class HeldOutRow(TypedDict):
     test: int  # number of test samples
     accuracy: float  # on its own test part
     validation_accuracy: float  # the same on its validation part
-    balanced_accuracy: float | None  # as in VisitRow
-    macro_f1: float | None  # as in VisitRow
     visits: int  # each from the same shared state
     flops: int  # of its training, as in CostFields
     model_sha256: str  # of its personal model's tensors: equal hashes, equal bits
@@ -160,15 +182,16 @@ class HeldOutRow(TypedDict):
 
 REFUSED = "refused: "
 """How the reason of a failed visit begins whose answer was not admitted."""
-SCORES = ("balanced_accuracy", "macro_f1")
-"""An evaluation's scores beside its accuracies; a round's line has their means over the clients."""
+
+
+_EVALUATED = ("accuracy", "validation_accuracy", "confusion")
 
 
 def without_evaluation(row: VisitRow | FailedVisitRow) -> VisitRow | FailedVisitRow:
     """The line of a visit as it would be in a round that does not evaluate."""
     if row["status"] == "failed":
         return row
-    left = {k: v for k, v in row.items() if k not in ("accuracy", "validation_accuracy", *SCORES)}
+    left = {k: v for k, v in row.items() if k not in _EVALUATED and not is_score(k)}
     return cast(VisitRow, left | {"other_accuracies": {}})
 
 
@@ -191,7 +214,8 @@ class Accuracy(Sampled):
     been evaluated."""
 
     final: float  # after the last round
-    # after the round with the highest mean validation accuracy (the first if tied): the headline
+    # after the round that is best by validation: by the mean of `verdict.score`, then of accuracy,
+    # then the first. The headline
     at_best_validation: float
     best_validation_round: int  # that round
     # highest of the rounds that are means over the clients of the last one; a choice by the test
@@ -206,20 +230,20 @@ class Accuracy(Sampled):
 
 
 class Score(TypedDict):
-    """Another score of the test parts: unweighted means over the clients. Null if some clients were
-    evaluated by a version without it."""
+    """Another score of the test parts: unweighted means over the clients that have it; null if none
+    has."""
 
     final: float | None  # after the last round
     at_best_validation: float | None  # after the round of `accuracy.at_best_validation`
 
 
-class PerClient(TypedDict):
+class PerClient(ScoreFields):
     """A client at the end of the run."""
 
     model: str  # its architecture
     accuracy: float  # at its last evaluation, on its own test part
-    balanced_accuracy: float | None  # the same, as in VisitRow
-    macro_f1: float | None  # the same, as in VisitRow
+    validation_accuracy: float  # the same on its validation part
+    confusion: NotRequired[list[list[int]]]  # as in VisitRow
     test: int  # number of test samples
     samples: int | None  # of training; null if it never trained, and with secagg and dp
     last_round: int  # the last round that merged its update; 0 if none did
@@ -415,8 +439,13 @@ class Result(TypedDict):
     observers: NotRequired[dict[str, str]]
     rounds: NotRequired[int]  # completed rounds
     accuracy: NotRequired[Accuracy]
+    # also `sensitivity@CLASS`, where the lines have it
     balanced_accuracy: NotRequired[Score]
     macro_f1: NotRequired[Score]
+    auroc: NotRequired[Score]
+    average_precision: NotRequired[Score]
+    log_loss: NotRequired[Score]
+    ece: NotRequired[Score]
     # by client, ascending; only evaluated clients, with secagg those that told their scores
     per_client: NotRequired[dict[str, PerClient]]
     held_out: NotRequired[HeldOut]  # if clients are held out

@@ -67,7 +67,7 @@ class ClientStore:
         """What the evaluation of `version` counted, as it was saved with it; None where there was
         none."""
         found = json.loads(self._metadata(version)["counts"])
-        return Counts(**found) if found else None
+        return Counts.of(found) if found else None
 
     def base(self, version: int) -> str:
         """The frozen base that `version` was trained on (`models/kept.py`); empty where it has

@@ -1,53 +1,180 @@
-"""Scores of a classifier's test part: accuracy, and two means over classes that do not hide a rare
-one."""
+"""The scores of a classifier on one part of a client's samples: a function each, and their names.
+tests/training/test_metrics.py holds them equal to scikit-learn's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pfedlora_flwr.training.loop import Samples, infer
 
-
-class Scores(NamedTuple):
-    """Shares in [0, 1]. The means are over the classes that have a true sample; all are 0 where
-    there is no sample."""
-
-    accuracy: float
-    balanced_accuracy: float  # the mean of the classes' recalls
-    macro_f1: float  # the mean of the classes' F1, 2TP / (2TP + FP + FN)
+_BINS = 15
+"""Of confidence, as in Guo et al., "On Calibration of Modern Neural Networks" (2017)."""
+VALIDATION = "validation_"
+"""How the name of a score on the validation part begins, in a line."""
 
 
-def confusion(predict: Callable[[Tensor], Tensor], samples: Samples, classes: int) -> Tensor:
-    """int64 [classes, classes], on the CPU: at [t, p] the samples of class t that `predict` gives
-    its highest score to class p."""
-    if not len(samples):
-        return torch.zeros(classes, classes, dtype=torch.int64)
-    scored = infer(predict, samples)
-    return confusion_of(scored.argmax(1), samples.labels, max(classes, scored.shape[1]))
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of samples. logits: [n, classes]; labels: int64 [n]."""
+
+    logits: Tensor
+    labels: Tensor
+
+    @cached_property
+    def probabilities(self) -> NDArray[np.float64]:
+        """[n, classes]."""
+        return self.logits.cpu().double().softmax(1).numpy()
+
+    @cached_property
+    def right(self) -> Tensor:
+        """Which samples get the highest output for their own class, bool [n]."""
+        return self.logits.argmax(1).to(self.labels.device) == self.labels
+
+    @cached_property
+    def confusion(self) -> NDArray[np.int64]:
+        """[classes, classes]: at [t, p] the samples of class t that were taken for class p."""
+        classes = self.logits.shape[1]
+        pairs = self.labels.cpu() * classes + self.logits.argmax(1).cpu()
+        return torch.bincount(pairs, minlength=classes**2).reshape(classes, classes).numpy()
+
+    @property
+    def usable(self) -> bool:
+        """Whether there are samples, and all outputs are numbers."""
+        return bool(len(self.labels)) and bool(np.isfinite(self.probabilities).all())
+
+    def against_rest(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """Of each class that some samples have and others have not, the probabilities that its
+        samples and the others get for it, ascending."""
+        labels = self.labels.cpu().numpy()
+        for c in np.unique(labels) if self.usable and len(np.unique(labels)) > 1 else ():
+            given, own = self.probabilities[:, c], labels == c
+            yield np.sort(given[own]), np.sort(given[~own])
 
 
-def confusion_of(predicted: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """The same of predictions that were made, int64 [n]."""
-    counts = torch.bincount(labels * classes + predicted, minlength=classes * classes)
-    return counts.reshape(classes, classes).cpu()
+def predictions(predict: Callable[[Tensor], Tensor], samples: Samples, classes: int) -> Predictions:
+    """What `predict`, which gives logits, says of the samples."""
+    logits = infer(predict, samples) if len(samples) else torch.zeros(0, classes)
+    return Predictions(logits, samples.labels)
 
 
-def scores(confusion: Tensor) -> Scores:
-    """The scores of a confusion matrix: int64 [classes, classes], at [t, p] the samples of class t
-    that were taken for class p.
+def accuracy(p: Predictions) -> float:
+    """The share of right ones; 0 without samples, as the next two."""
+    return int(p.confusion.trace()) / max(1, len(p.labels))
 
-    A class without a true sample is left out of both means; a sample that is taken for it is
-    missing from its own class."""
-    matrix = confusion.cpu()
-    right, true, taken = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
-    accuracy = int(right.sum()) / max(1, int(matrix.sum()))
+
+def balanced_accuracy(p: Predictions) -> float:
+    """The mean recall of the classes that have a true sample."""
+    true = p.confusion.sum(1)
     there = true > 0
-    if not bool(there.any()):
-        return Scores(accuracy, 0.0, 0.0)
-    recall = right[there].double() / true[there]
-    f1 = 2 * right[there].double() / (true + taken)[there]
-    return Scores(accuracy, float(recall.mean()), float(f1.mean()))
+    return float((p.confusion.diagonal()[there] / true[there]).mean()) if there.any() else 0.0
+
+
+def macro_f1(p: Predictions) -> float:
+    """The mean F1, 2TP / (2TP + FP + FN), of the same classes: a sample that is taken for another
+    class is missing from its own alone."""
+    true, taken = p.confusion.sum(1), p.confusion.sum(0)
+    there = true > 0
+    found = 2 * p.confusion.diagonal()[there] / (true + taken)[there]
+    return float(found.mean()) if there.any() else 0.0
+
+
+def auroc(p: Predictions) -> float | None:
+    """The mean, over the classes there, of the area under the ROC curve of one against the rest;
+    None where all samples are of one class, as for the next one."""
+    found = [
+        (np.searchsorted(rest, own, "left") + np.searchsorted(rest, own, "right")).mean()
+        / (2 * len(rest))
+        for own, rest in p.against_rest()
+    ]
+    return float(np.mean(found)) if found else None
+
+
+def average_precision(p: Predictions) -> float | None:
+    """The mean, over the classes there, of the average precision of one against the rest."""
+    found = []
+    for own, rest in p.against_rest():
+        above = len(own) - np.searchsorted(own, own, "left")
+        others = len(rest) - np.searchsorted(rest, own, "left")
+        found.append((above / (above + others)).mean())
+    return float(np.mean(found)) if found else None
+
+
+def log_loss(p: Predictions) -> float | None:
+    """−log of the true class's probability, in nats, the mean; None without samples."""
+    if not p.usable:
+        return None
+    given = p.probabilities[np.arange(len(p.labels)), p.labels.cpu().numpy()]
+    least = np.finfo(np.float64).eps
+    return float(-np.log(given.clip(least, 1 - least)).mean())
+
+
+def ece(p: Predictions) -> float | None:
+    """The expected calibration error: |share of right ones − mean confidence| in bins of the
+    confidence, weighted by their samples."""
+    if not p.usable:
+        return None
+    sure = p.probabilities.max(1)
+    bins = np.minimum((sure * _BINS).astype(int), _BINS - 1)
+    return float(np.abs(np.bincount(bins, p.right.cpu().numpy() - sure)).sum() / len(sure))
+
+
+def sensitivity(p: Predictions, of: int) -> float | None:
+    """The recall of one class; None where it has no true sample."""
+    true = int(p.confusion[of].sum()) if of < len(p.confusion) else 0
+    return int(p.confusion[of, of]) / true if true else None
+
+
+SCORES: dict[str, Callable[[Predictions], float | None]] = {
+    score.__name__: score
+    for score in (accuracy, balanced_accuracy, macro_f1, auroc, average_precision, log_loss, ece)
+}
+"""By the name in a line. `sensitivity@CLASS` is one more for each class."""
+TITLES = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro-F1",
+    "auroc": "AUROC",
+    "average_precision": "average precision",
+    "log_loss": "log-loss",
+    "ece": "ECE",
+}
+"""The same in words."""
+BESIDE_ACCURACY = tuple(name for name in SCORES if name != "accuracy")
+OF_DECISIONS = ("balanced_accuracy", "macro_f1")
+"""Those beside accuracy that the predicted classes alone make: they are always there."""
+SENSITIVITY = "sensitivity@"
+SMALLER_IS_BETTER = frozenset({"log_loss", "ece"})
+
+
+def measured(name: str, p: Predictions, classes: Sequence[str] = ()) -> float | None:
+    """A score by its name in a line; None where it is not defined. classes: their names."""
+    if name.startswith(SENSITIVITY):
+        of = name.removeprefix(SENSITIVITY)
+        return sensitivity(p, classes.index(of)) if of in classes else None
+    return SCORES[name](p)
+
+
+def place(score: str) -> str:
+    """A value of the key `verdict.score` as the name in a line."""
+    return score if score.startswith(SENSITIVITY) else score.replace("-", "_")
+
+
+def is_score(name: Any) -> bool:
+    """Whether a line's field is a score of an evaluation beside its accuracies."""
+    name = str(name).removeprefix(VALIDATION)
+    return name in BESIDE_ACCURACY or name.startswith(SENSITIVITY)
+
+
+def worth(score: str, value: float | None) -> float:
+    """The value so that more is better; −inf for None. score: of the key `verdict.score`."""
+    if value is None:
+        return -np.inf
+    return -value if place(score) in SMALLER_IS_BETTER else value

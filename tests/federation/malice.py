@@ -167,8 +167,17 @@ MALICE: dict[str, tuple[Callable[[FitRes], None], str]] = {
         _metrics(other_accuracies=json.dumps({"\ud800": 0.5})),
         "its other_accuracies have '\\ud800'; allowed",
     ),
-    "a macro-F1 of 1.5": (_metrics(macro_f1=1.5), "its macro F1 is 1.5"),
-    "no balanced accuracy": (_without("balanced_accuracy"), "its balanced accuracy is None"),
+    "a macro-F1 of 1.5": (
+        _metrics(scores='{"balanced_accuracy": 1, "macro_f1": 1.5}'),
+        "its macro f1 is 1.5",
+    ),
+    "no balanced accuracy": (_metrics(scores='{"macro_f1": 1}'), "its balanced accuracy is None"),
+    "an accuracy of its own": (
+        _metrics(scores='{"balanced_accuracy": 1, "macro_f1": 1, "accuracy": 1}'),
+        "its scores have 'accuracy'",
+    ),
+    "other samples by class": (_metrics(confusion="[[1]]"), "adds up to other samples than its"),
+    "no square of classes": (_metrics(confusion="[[1], 2]"), "its confusion is [[1], 2]"),
     "seconds that are none": (_metrics(seconds="[]"), "its seconds are []"),
     "lost what": (_metrics(lost="yes"), "its lost is 'yes'"),
 }

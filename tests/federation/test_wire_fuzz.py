@@ -160,8 +160,8 @@ def server() -> SimpleNamespace:
         "test_correct": 5,
         "validation": 10,
         "validation_correct": 5,
-        "balanced_accuracy": 0.5,
-        "macro_f1": 0.4,
+        "scores": '{"balanced_accuracy": 0.5, "macro_f1": 0.4, "validation_log_loss": 1.5}',
+        "confusion": "[[3, 2], [3, 2]]",
     }
     honest = {
         "round": 1,

@@ -15,13 +15,13 @@ from pfedlora_flwr.federation.link import LEVELS
 from pfedlora_flwr.federation.messages import counts_from_metrics
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.runs.checkpoint import Summed
-from pfedlora_flwr.runs.rows import SCORES
+from pfedlora_flwr.training.metrics import OF_DECISIONS
 
 UNIT = 2**20
 """Of 1,023 clients, the most there may be, the shares add up to less than 2³⁰."""
 _WORDS = 8
 """Of a SHA-256, each of 32 bits; they wrap."""
-_SHARES = ("accuracy", "validation_accuracy", *SCORES)
+_SHARES = ("accuracy", "validation_accuracy", *OF_DECISIONS)
 SIZE = 1 + len(_SHARES) + _WORDS
 """How many clients were evaluated, the sums of their shares, and of their hashes' words."""
 Words = npt.NDArray[np.int64]
@@ -31,10 +31,8 @@ def figures_of(metrics: Mapping[str, Any]) -> Words:
     """One client's, [SIZE], from its report."""
     found = np.zeros(SIZE, np.int64)
     if "test" in metrics:  # it was told to evaluate
-        counts = counts_from_metrics(metrics)
-        shares = [counts.accuracy("test"), counts.accuracy("validation")]
-        shares += [getattr(counts, name) for name in SCORES]
-        found[:-_WORDS] = [1, *(round(UNIT * share) for share in shares)]
+        told = counts_from_metrics(metrics).line()
+        found[:-_WORDS] = [1, *(round(UNIT * told[name]) for name in _SHARES)]
     found[-_WORDS:] = np.frombuffer(bytes.fromhex(str(metrics["model_sha256"])), "<u4")
     return found
 
