@@ -25,6 +25,8 @@ class NoOptions(Section):
     name and a dot."""
 
     prefix: ClassVar[str | None] = None
+    adds: ClassVar[bool] = False
+    """Whether uploads are added, each as it is (`Method.adds`)."""
 
 
 def _pair(word: str) -> tuple[int, int]:
@@ -55,6 +57,8 @@ def _name(word: str) -> str:
     return word
 
 
+LEVELS = 2**22
+"""Levels into which masks cut the range [-secagg.clip, secagg.clip] of an element of an update."""
 TRAINED = ("all", "head", "lora")
 """What may be trained of a model."""
 
@@ -513,8 +517,9 @@ class Experiment(Section):
 
     @property
     def masked_weight(self) -> int:
-        """The largest weight under masks: of `dp`, which weighs all clients alike, 1."""
-        return 1 if self.dp_of_users else self.secagg_max_samples
+        """The largest weight under masks: 1 of `dp`, which weighs all clients alike, and of
+        sums."""
+        return 1 if self.dp_of_users or self.options.adds else self.secagg_max_samples
 
     @property
     def sampled(self) -> int:

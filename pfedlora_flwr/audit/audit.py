@@ -12,6 +12,8 @@ from pfedlora_flwr.audit.classes import audit_classes
 from pfedlora_flwr.audit.measure import RESOLVED
 from pfedlora_flwr.audit.membership import NO_PREDICTION, audit_membership
 from pfedlora_flwr.audit.seen import Seen
+from pfedlora_flwr.data.local import shared_partition
+from pfedlora_flwr.data.remarks import shown_by_sums
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.runs.audits import Audit, ClassAudit, MembershipAudit
@@ -37,6 +39,9 @@ def audit(run: RunDirectory) -> Audit:
         )
     if e.dp_of_users and seen.source == "uploads":
         notes.append("uploads are as the server kept them, without noise, which ε does not cover")
+    if e.options.adds and not e.dp_enabled:
+        data = shared_partition(e, seen.data_path)
+        notes.append(shown_by_sums(*data, masked=e.secagg_enabled))
     if classes["layer"] is None:
         notes.append("no layer by class: nothing that is sent has a row a class")
     elif not classes["attacks"]:

@@ -65,9 +65,9 @@ class Seen:
         self.run = run
         config = run.run_config()
         self.experiment: Experiment = config.experiment
-        self._data_path = config.execution.data_path
+        self.data_path = config.execution.data_path
         self._check_data()
-        self.method = registry.make(self.experiment, task_of(self.experiment, self._data_path))
+        self.method = registry.make(self.experiment, task_of(self.experiment, self.data_path))
         state = run.latest()
         if state is None or not state.round:
             raise UserError(f"{run.path} has no round that is done: there is nothing to audit")
@@ -147,7 +147,7 @@ class Seen:
         return SeenRound(self.method, number, clients, before, None, lambda: state.tensors)
 
     def _site(self, client: int) -> Site:
-        return Site.find(self.experiment, client, {"data-path": self._data_path})
+        return Site.find(self.experiment, client, {"data-path": self.data_path})
 
     def _check_data(self) -> None:
         if self.run.partition == OWN:

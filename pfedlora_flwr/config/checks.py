@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
-from pfedlora_flwr.experiment import SECTIONS, Experiment, option_keys
+from pfedlora_flwr.experiment import SECTIONS, Experiment, at_least, option_keys
 from pfedlora_flwr.keys import said, unmet
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -218,14 +218,15 @@ def _kept_uploads(config: RunConfig, method: type[Method]) -> None:
 
 
 def _averaging() -> str:
-    return ", ".join(name for name in registry.NAMES if registry.find(name).averages)
+    found = ((name, registry.find(name)) for name in registry.NAMES)
+    return ", ".join(name for name, one in found if one.averages or one.adds)
 
 
 def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
     e, shares = config.experiment, config.execution.secagg_shares
     if not e.secagg_enabled:
         return
-    if not method.averages:
+    if not method.averages and not method.adds:
         raise UserError(
             f"method {e.method} does not take a mean of uploads; secagg.enabled needs one that"
             f" does: {_averaging()}"
@@ -239,6 +240,12 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
         )
     if shares is not None and shares % 2 == 0:
         raise UserError(f"secagg.shares is {shares}; allowed: auto, or an odd integer ≥ 5")
+    changing, least = getattr(e.options, "changing", None), config.execution.secagg_threshold
+    if changing is not None and not at_least(least, e.sampled) <= changing <= e.sampled:
+        raise UserError(
+            f"sums.changing is {changing}; allowed with secagg.enabled: auto, or"
+            f" {at_least(least, e.sampled)}, by secagg.threshold, to {e.sampled}"
+        )
     if shares is not None and shares > e.sampled:
         raise UserError(
             f"secagg.shares is {shares}; allowed: at most the {e.sampled} sampled clients"

@@ -173,6 +173,11 @@ class PersonalisedClient(NumPyClient):
             train = site.pooled(self.experiment, path, told.round, self.device)
             data = replace(data, train=train)
         model, lost = self._model(method, told, own_data)
+        if lost and method.adds:
+            raise UserError(
+                f"it no longer has what it sent in round {told.version}, which is in the sums;"
+                " restore its model of that round, or begin a new run"
+            )
         received = {
             n: t.to(self.device) for n, t in wire.to_tensors(told.names, parameters).items()
         }

@@ -18,8 +18,8 @@ import torch
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
-from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.link import LEVELS, Link, Server
+from pfedlora_flwr.experiment import LEVELS, Experiment
+from pfedlora_flwr.federation.link import Link, Server
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.rng import SERVER

@@ -10,7 +10,7 @@ from pathlib import Path
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.local import shared_partition, task_of
 from pfedlora_flwr.data.partition import NATURAL, Partition
-from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.data.remarks import remarks, shown_by_sums
 from pfedlora_flwr.errors import UserError, user_code
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -174,6 +174,8 @@ def _data(start: Start) -> Iterable[str]:
 def of_data(e: Experiment, dataset: Dataset, partition: Partition) -> list[str]:
     """What is to be known of a run's data, a line each."""
     told = [*remarks(dataset, partition)]
+    if e.options.adds and not e.dp_enabled:
+        told.append(shown_by_sums(dataset, partition, masked=e.secagg_enabled))
     if e.data_client_column and e.partition_kind != NATURAL:
         told = [
             f"data.client-column makes no clients: partition.kind is {e.partition_kind}, and"
