@@ -496,8 +496,29 @@ class Experiment(Section):
 
     @property
     def dp_of_records(self) -> bool:
-        """Differential privacy of single training records."""
-        return self.dp_enabled and self.dp_level == "record"
+        """Differential privacy of single training records, by noise on their gradients."""
+        return self.dp_enabled and self.dp_level == "record" and not self.options.adds
+
+    @property
+    def dp_of_sums(self) -> bool:
+        """Differential privacy of single training records, by noise on sums over them."""
+        return self.dp_enabled and self.dp_level == "record" and bool(self.options.adds)
+
+    @property
+    def dp_of_rounds(self) -> bool:
+        """Whether a round releases one noised sum."""
+        return self.dp_of_users or self.dp_of_sums
+
+    def releases(self, round: int) -> bool:
+        """Whether what clients send in a round is to count with `dp`: of sums the last round only
+        brings those of all."""
+        return round < self.rounds or not self.options.adds
+
+    @property
+    def noising(self) -> int:
+        """How many clients' own noise makes up that of a sum; 0: the server draws it."""
+        own = self.dp_of_sums and self.secagg_enabled
+        return (self.options.honest or self.sampled // 2 + 1) if own else 0
 
     @property
     def hides_clients(self) -> str:

@@ -37,7 +37,7 @@ def audit(run: RunDirectory) -> Audit:
             "only the sum of the last round's uploads is audited: single ones were not kept"
             " (audit.uploads)",
         )
-    if e.dp_of_users and seen.source == "uploads":
+    if e.dp_of_rounds and seen.source == "uploads":
         notes.append("uploads are as the server kept them, without noise, which ε does not cover")
     if e.options.adds and not e.dp_enabled:
         data = shared_partition(e, seen.data_path)

@@ -165,7 +165,7 @@ def _control(config: RunConfig, method: type[Method]) -> None:
     wanted_by = {
         "audit.uploads": config.execution.audit_uploads,
         "secagg.enabled": e.secagg_enabled,
-        "dp": e.dp_of_users,
+        "dp": e.dp_of_rounds,
         f"aggregation={e.aggregation}": e.aggregation != "mean",
         "max-weight": e.max_weight > 0,
     }
@@ -264,11 +264,13 @@ def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
         raise UserError(f"dp needs one of dp.noise and dp.epsilon, and {both} set")
     if e.dp_of_records:
         return
-    if not method.averages:
+    if not method.averages and not method.adds:
         raise UserError(
             f"method {e.method} does not take a mean of uploads; dp needs one that does:"
             f" {_averaging()}"
         )
+    if e.dp_of_sums:
+        return
     if e.dp_delta * e.clients >= 1:
         raise UserError(
             f"dp.delta is {e.dp_delta:g}; allowed: below 1/clients, which is {1 / e.clients:g}"

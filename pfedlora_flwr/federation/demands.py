@@ -128,7 +128,7 @@ def terms_of(e: Experiment, spent: Spent | None) -> Terms:
     """Those of one visit. spent: the account of the client's records, where they are private."""
     if spent:
         return Terms(spent.noise, parts=spent.parts, steps=spent.steps, delta=e.dp_delta)
-    if not e.dp_of_users:
+    if not e.dp_of_rounds:
         return Terms(0.0)
     if e.dp_noise is not None:
         return Terms(e.dp_noise, delta=e.dp_delta)

@@ -15,10 +15,13 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.private import parts_of
-from pfedlora_flwr.runs.accountant import planned
+from pfedlora_flwr.runs.accountant import epsilon, planned
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
+
+_FEW = 5000
+"""Records below which class means alone do as well (docs/fidelity.md)."""
 
 
 def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
@@ -27,12 +30,13 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
     e = config.experiment
     if e.dp_of_records:
         yield from _of_records(config, run)
-    if not e.dp_of_users:
+    if not e.dp_of_rounds:
         return
     assert e.dp_clip is not None
     method = _method(e, config)
     part = largest_part(e, method)
-    check_clip(e, part)
+    if e.dp_of_users:
+        check_clip(e, part)
     resumed = config.execution.resume
     budget = Budget(run.dp_file if resumed else None, e)
     more = planned(e, run.last_round() + 1 if resumed else 1)
@@ -44,6 +48,9 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
         f"dp: ε = {found:.4g} at δ = {e.dp_delta:g} for {most} {which} participations of a client,"
         f" by z = {z:.4g}"
     )
+    if e.dp_of_sums:
+        yield from _of_sums(e, config, z, most)
+        return
     yield (
         f"dp: the noise of a round's mean has the norm {noise:.3g}, the clip is {e.dp_clip:g}"
         f" ({size:,} numbers, {_clients(e.sampled)} a round)"
@@ -112,6 +119,23 @@ def _of_records(config: RunConfig, run: RunDirectory) -> Iterable[str]:
         f" {spent.noise * e.dp_clip * math.sqrt(size) * parts / n:.3g}, the clip is {e.dp_clip:g}"
         f" ({size:,} numbers, {n / parts:.3g} records a step)"
     )
+
+
+def _of_sums(e: Experiment, config: RunConfig, z: float, most: int) -> Iterable[str]:
+    """What the noise on sums is beside the records."""
+    clients = shared_partition(e, config.execution.data_path)[1].clients
+    n, weights = sum(len(split.train) for split in clients), e.options.weights
+    yield (
+        f"dp: the same noise has ε = {epsilon(z / 2, most, e.dp_delta):.4g} where a record is"
+        f" replaced by another; on n_c it is {z / weights['counts']:.3g}, on a number of a class"
+        f" sum {z / weights['sums']:.3g}, of {n} records in all"
+    )
+    if n < _FEW and getattr(_method(e, config), "squares", False) and weights["gram"]:
+        yield (
+            f"warning: with fewer than {_FEW} records the second moment is mostly noise:"
+            " sums.dp-moment=0 leaves it out"
+        )
+    yield from _large_delta(e, n, "training records", "record")
 
 
 def _large_delta(e: Experiment, count: int, what: str, one: str) -> Iterable[str]:

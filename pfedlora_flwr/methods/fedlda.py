@@ -44,7 +44,7 @@ class FedLDA(Shrunk):
     def solver(self, total: Sums, s: float) -> Solver:
         """Σ_s⁻¹ of columns; the columns as they are where no class has samples that differ, since
         nothing is known of Σ then: the nearest mean decides."""
-        within = total.scatter / total.n
+        within = self.tidy(total.scatter) / total.n
         if within.trace() < _NOTHING:
             return lambda columns: columns
         mean = within.diagonal().mean()

@@ -57,5 +57,5 @@ class FedRidge(Shrunk):
 
     def solver(self, total: Sums, s: float) -> Solver:
         """(G + λ n I)⁻¹ of columns."""
-        matrix = total.matrix
+        matrix = self.tidy(total.matrix)
         return solver(matrix + s / (1 - s) * total.n * torch.eye(len(matrix)).to(matrix))

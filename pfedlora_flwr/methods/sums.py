@@ -28,11 +28,12 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import LEVELS, Experiment
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import check_classes
+from pfedlora_flwr.methods.hidden_sums import Hidden
 from pfedlora_flwr.methods.leave_one_out import correction, own_priors, spread_of
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.moments import Solver, Sums, diagonal, report
 from pfedlora_flwr.models import basis
 from pfedlora_flwr.models.model import ClientModel
@@ -43,26 +44,18 @@ from pfedlora_flwr.models.summary import Summary, among
 from pfedlora_flwr.training.loop import Samples, Visit, count_correct
 
 VALIDATION = "validation"
-_WHOLE = ("counts", "right", "changing")
-"""What has whole numbers."""
 _ROUNDING = 1e-6
 """Of a length: R comes in float32."""
 _DEFINITE = 1e-9
 """By how much of n the smallest eigenvalue of a scatter may be below 0."""
 
 
-class OfSums(Method):
+class OfSums(Hidden):
     """What methods of sums have in common: what is sent, added and checked. Each has a closed form
     of its own."""
 
-    adds = True
-    squares: ClassVar[bool] = True
-    """Whether G is sent."""
-
     @dataclass(frozen=True)
-    class Options(Method.Options):
-        prefix: ClassVar[str | None] = ""
-        adds: ClassVar[bool] = True
+    class Options(Hidden.Options):
         dim: int | None = key(
             None,
             "d, the first directions of a basis, in which representations are summed; auto: as"
@@ -91,14 +84,6 @@ class OfSums(Method):
             name="sums.correction",
             choices=("none", "ridge"),
         )
-        changing: int | None = key(
-            None,
-            "under masks: how many clients of a round must have changed, or be new, before they"
-            " send that; at least secagg.threshold of them; auto: all of a round",
-            name="sums.changing",
-            low=3,
-            needs="secagg.enabled",
-        )
 
     @classmethod
     def default_keys(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -110,10 +95,11 @@ class OfSums(Method):
             "representation-norm": "layer",
             "initial-models": "architecture",
             "evaluate-initial": False,
-        }
+        } | ({"dp.clip": 1.0} if given.get("dp.level") == "record" else {})
 
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
+        super().check_experiment(experiment)
         e, told = experiment, f"allowed with {experiment.method}"
         if {*e.train} != {"head"}:
             raise UserError(f"train is {e.train}; {told}: head, because no encoder is trained")
@@ -147,6 +133,8 @@ class OfSums(Method):
             "the server sees each client's sums: where a client has one sample of a class, its"
             " class sum is that sample's representation"
         )
+        if self.experiment.dp_enabled:
+            return []
         if self.hides:
             shown = (
                 f"sums are sent once: a client that changes or comes later sends nothing until"
@@ -166,7 +154,8 @@ class OfSums(Method):
         """Sums of nothing, and nobody who has contributed."""
         self._check_widths()
         if self.hides:
-            return self.nothing() | {"changing": torch.zeros(1, dtype=torch.float64)}
+            one = {} if self.experiment.dp_enabled else {"changing": torch.zeros(1).double()}
+            return self.nothing() | one
         nobody = torch.zeros(0, dtype=torch.int64)
         return self.nothing() | {
             "clients": nobody,
@@ -221,7 +210,7 @@ class OfSums(Method):
         x = self.inputs(model, data, visit)
         z = self.coordinates(x)
         own = Sums.of(z, data.labels, self.classes, squares=self.squares)
-        if self.hides and len(data) > self.experiment.secagg_max_samples:
+        if self.experiment.secagg_enabled and len(data) > self.experiment.secagg_max_samples:
             raise UserError(
                 "it has more than secagg.max-samples training samples,"
                 f" {self.experiment.secagg_max_samples}"
@@ -241,12 +230,15 @@ class OfSums(Method):
         if not self.hides:
             model.remember(visit.round, own.tensors() | {"right": right})
             return Upload(report(change) | {"right": right - before["right"]}, len(data))
-        sends = bool(not received["counts"].any() or received["changing"] >= self.changing)
-        waits = not sends and any(bool(t.any()) for t in change.tensors().values())
+        sends = self.experiment.releases(visit.round)
+        if not self.experiment.dp_enabled:
+            sends = bool(not received["counts"].any() or received["changing"] >= self.changing)
+        more = {n: t * sends for n, t in change.tensors().items()} | {"right": right}
+        if "changing" in told:
+            waits = not sends and any(bool(t.any()) for t in change.tensors().values())
+            more["changing"] = torch.full_like(told["changing"], waits)
         model.remember(visit.round, own.tensors() if sends else before)
-        more = {n: t * sends for n, t in change.tensors().items()}
-        more |= {"right": right, "changing": torch.full_like(received["changing"], waits)}
-        return Upload({n: told[n] + self.units[n] * t for n, t in more.items()}, 1)
+        return Upload({n: told[n] + self.units[n].to(t.device) * t for n, t in more.items()}, 1)
 
     def operations(self, n: int) -> int:
         """Of G over n samples, its Cholesky factor, and a column for each class."""
@@ -274,7 +266,10 @@ class OfSums(Method):
 
     def coordinates(self, x: Tensor) -> Tensor:
         """z, [n, d], of R / √width."""
-        return x if self.directions is None else x @ self.directions.to(x.device)
+        z = x if self.directions is None else x @ self.directions.to(x.device)
+        if self.experiment.dp_enabled:
+            z = z / z.norm(dim=1, keepdim=True).clamp(min=1)
+        return z
 
     def solve(
         self, model: Summary, total: Sums, own: Sums, s: float, x: Tensor, labels: Tensor
@@ -341,7 +336,7 @@ class OfSums(Method):
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """Adds the differences, and notes whose are in the sums."""
         if self.hides:
-            return self._added(uploads, state)
+            return self.added(uploads, state, round)
         total = Sums.among(state)
         held = dict(zip(state["clients"].tolist(), state["held"], strict=True))
         visits = dict(zip(state["clients"].tolist(), state["visits"].tolist(), strict=True))
@@ -358,41 +353,6 @@ class OfSums(Method):
             "visits": torch.tensor([visits[k] for k in clients], dtype=torch.int64),
             "held": torch.stack([held[k] for k in clients]),
         }
-
-    def _added(self, uploads: Mapping[int, Upload], state: Tensors) -> Tensors:
-        """What clients count of validation samples and of themselves is of this round alone."""
-        added = {n: t.clone() for n, t in state.items()}
-        for name in ("right", "changing"):
-            added[name].zero_()
-        for upload in uploads.values():
-            for name, tensor in added.items():
-                tensor += upload.samples * (upload.tensors[name] - state[name])
-        whole = {n: (added[n] / self.units[n]).round() * self.units[n] for n in _WHOLE}
-        return added | whole
-
-    @property
-    def hides(self) -> bool:
-        """Whether no client's own sums are to be read."""
-        return bool(self.experiment.hides_clients)
-
-    @property
-    def changing(self) -> int:
-        """How many clients of a round must have a difference before they send it."""
-        return self.options.changing or self.experiment.sampled
-
-    @cached_property
-    def units(self) -> dict[str, float]:
-        """What 1 of a sum is in a state that hides clients. Numbers that are whole are so in
-        levels of masks, and arrive exactly."""
-        e = self.experiment
-        whole, part = 2 * e.secagg_clip / LEVELS, e.secagg_clip / e.secagg_max_samples
-        return dict.fromkeys(_WHOLE, whole) | {"sums": part, "gram": part}
-
-    def read(self, told: Tensors) -> Tensors:
-        """What was received, as sums."""
-        if not self.hides:
-            return told
-        return {n: t / self.units[n] for n, t in told.items()}
 
     def whole(self, sent: Tensors) -> Sums:
         """What a report says of all classes."""
@@ -532,6 +492,11 @@ class Shrunk(OfSums):
             raise UserError(
                 f"sums.shrinkage is {said}; allowed with {experiment.method}: auto,"
                 f" {', '.join((VALIDATION, *cls.formulas))}, or a number from 0 to 1"
+            )
+        if said == VALIDATION and experiment.dp_enabled:
+            raise UserError(
+                "sums.shrinkage is validation; allowed with dp: auto, or a number from 0 to 1,"
+                " because counts of right samples are no part of the one release"
             )
         if said == VALIDATION and experiment.rounds < 3:
             raise UserError(

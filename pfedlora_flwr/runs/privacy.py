@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.runs.accountant import finite
+from pfedlora_flwr.runs.accountant import epsilon, finite
 from pfedlora_flwr.runs.budget import Budget, told_of_records
 from pfedlora_flwr.runs.clear import in_words
 from pfedlora_flwr.runs.rows import DP, FailedVisitRow, Privacy, VisitRow
@@ -82,6 +82,17 @@ _OF_RECORDS = (
     _PUBLIC,
     "dp: noise and sums are computed in floating point, so not exactly Gaussian",
 )
+_OF_SUMS = (
+    "dp: the server, which reads every client's sums before it adds the noise; under masks clients"
+    " add it, and fewer honest ones than sums.honest are not enough",
+    "dp: n_k; neighbours have zeros in the place of a record; epsilon_replace is for another in it",
+    "dp: accuracies, which are of models that have the client's own samples without noise",
+    "dp: the clients' own models, their priors and corrections, and what they predict",
+    "dp: several records of one person, whose ε add up, and who took part and who failed",
+    "dp: other runs on the same data, those that this one replaced included: they add up",
+    "dp: the noise is drawn and added in floating point, under masks in their levels, so not"
+    " exactly Gaussian",
+)
 _HELD_OUT = "dp: what held-out clients tell of their adaptation"
 _NO_NOISE = "dp.noise is 0: there is clipping, and no differential privacy"
 
@@ -107,7 +118,7 @@ def privacy_of(
     uploads_kept: whether uploads of earlier rounds lie in the run's directory."""
     e = config.experiment
     on, clear = e.secagg_enabled, f"in the clear: {in_words(e)}"
-    dp = _dp(e, Budget(spent, e)) if e.dp_of_users else None
+    dp = _dp(e, Budget(spent, e)) if e.dp_of_rounds else None
     return {
         "secagg": {
             "enabled": on,
@@ -128,8 +139,8 @@ def _dp(e: Experiment, budget: Budget) -> DP:
     counts = dict(sorted(budget.participations.items()))
     by_client = {str(client): finite(budget.epsilon(n)) for client, n in counts.items()}
     most = max(counts.values(), default=0)
-    return {
-        "level": "user",
+    found: DP = {
+        "level": "record" if e.dp_of_sums else "user",
         "epsilon": finite(budget.epsilon(most)),
         "by_client": by_client,
         "delta": e.dp_delta,
@@ -139,6 +150,9 @@ def _dp(e: Experiment, budget: Budget) -> DP:
         "participations_max": most,
         "earlier": budget.earlier,
     }
+    if e.dp_of_sums:
+        found["epsilon_replace"] = finite(epsilon(budget.noise / 2, most, e.dp_delta))
+    return found
 
 
 def _dp_of_records(
@@ -171,6 +185,8 @@ def _not_noised(
     clear, told = [] if simulated else [_TWICE], f"dp: in the clear: {in_words(e)}"
     if e.dp_of_records:
         return [told, *_OF_RECORDS, *clear, *([_HELD_OUT] if e.clients_held_out else [])]
+    if e.dp_of_sums:
+        return [told, *_OF_SUMS, *clear, _CHOICES, _PUBLIC]
     server = "the sum of a round's updates" if e.secagg_enabled else "every client's upload"
     if not own_data and e.normalise != "model" and e.data_text_column is None:
         clear += [_SHARED]

@@ -526,7 +526,6 @@ def test_a_difference_must_leave_whole_sums() -> None:
             {"secagg.enabled": True, "sums.changing": 6},
             "sums.changing is 6; allowed with secagg.enabled: auto, or 7, by secagg.threshold, to",
         ),
-        ({"dp.clip": 1, "dp.noise": 1}, "fedlda does not take a mean of uploads; dp needs one"),
     ],
 )
 def test_keys_that_it_cannot_take_are_told_in_a_line(keys: dict[str, object], line: str) -> None:

@@ -130,7 +130,7 @@ class SecureUplink(Uplink):
         """Δ̄ = Σ n_k Δ_k / Σ n_k over the clients that are left, as one vector, and what else they
         tell together; or None and why there is none."""
         e, client_of = self._experiment, {node: client for client, node in nodes.items()}
-        needed = max(self._execution.enough_of(e.sampled), LEAST)
+        needed = max(self._execution.enough_of(e.sampled), LEAST, e.noising)
 
         def too_few(left: Iterable[int]) -> str:
             clients = sorted(client_of[node] for node in left)
@@ -197,8 +197,8 @@ class SecureUplink(Uplink):
             return (
                 None,
                 (
-                    "the weights in the sum are not 1 each, as dp and sums have them: a client's upload is"
-                    " wrong, nobody can tell whose"
+                    "the weights in the sum are not 1 each, as dp and sums have them: a client's"
+                    " upload is wrong, nobody can tell whose"
                 ),
             )
         mean, _ = means
