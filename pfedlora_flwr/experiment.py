@@ -37,6 +37,8 @@ class NoOptions(Section):
     name and a dot."""
 
     prefix: ClassVar[str | None] = None
+    adds: ClassVar[bool] = False
+    """Whether uploads are added, each as it is (`Method.adds`)."""
 
 
 def _pair(word: str) -> tuple[int, int]:
@@ -285,6 +287,32 @@ class Experiment(Section):
         return bool(self.held_out.clients and round and (every or round == self.rounds))
 
     @property
+    def noises_gradients(self) -> bool:
+        """Differential privacy of single training records, by noise on their gradients."""
+        return self.dp.enabled and self.dp.level == "record" and not self.options.adds
+
+    @property
+    def noises_sums(self) -> bool:
+        """Differential privacy of single training records, by noise on sums over them."""
+        return self.dp.enabled and self.dp.level == "record" and bool(self.options.adds)
+
+    @property
+    def noises_rounds(self) -> bool:
+        """Whether a round releases one noised sum."""
+        return self.dp.of_users or self.noises_sums
+
+    def releases(self, round: int) -> bool:
+        """Whether what clients send in a round is to count with `dp`: of sums the last round only
+        brings those of all."""
+        return round < self.rounds or not self.options.adds
+
+    @property
+    def noising(self) -> int:
+        """How many clients' own noise makes up that of a sum; 0: the server draws it."""
+        own = self.noises_sums and self.secagg.enabled
+        return (self.options.honest or self.sampled // 2 + 1) if own else 0
+
+    @property
     def hides_clients(self) -> str:
         """The key that hides from the server what single clients send, and what their code raises
         but for its type; empty: none."""
@@ -302,8 +330,9 @@ class Experiment(Section):
 
     @property
     def masked_weight(self) -> int:
-        """The largest weight under masks: of `dp`, which weighs all clients alike, 1."""
-        return 1 if self.dp.of_users else self.secagg.max_samples
+        """The largest weight under masks: 1 of `dp`, which weighs all clients alike, and of
+        sums."""
+        return 1 if self.dp.of_users or self.options.adds else self.secagg.max_samples
 
     @property
     def sampled(self) -> int:

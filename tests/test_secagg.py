@@ -41,7 +41,7 @@ from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.flower_compat import MASKERS, secagg_record
-from pfedlora_flwr.federation.link import LEVELS
+from pfedlora_flwr.federation.keys import LEVELS
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.federation.secure import figures, masks, unmasked
 from pfedlora_flwr.federation.secure.guard import MODULUS, Guard, terms

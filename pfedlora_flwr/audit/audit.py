@@ -35,8 +35,9 @@ def audit(run: RunDirectory) -> Audit:
             "only the sum of the last round's uploads is audited: single ones were not kept"
             " (audit.uploads)",
         )
-    if e.dp.of_users and seen.source == "uploads":
+    if e.noises_rounds and seen.source == "uploads":
         notes.append("uploads are as the server kept them, without noise, which ε does not cover")
+    notes += seen.setup.shown
     if classes["layer"] is None:
         notes.append("no layer by class: nothing that is sent has a row a class")
     elif not classes["attacks"]:

@@ -16,7 +16,6 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 import torch
@@ -60,9 +59,9 @@ def audit_dp(seen: Seen, notes: list[str]) -> DPAudit | None:
 
     notes: gets a line that says what is missing."""
     e = seen.experiment
-    if e.dp.of_records:
+    if e.noises_gradients:
         return _of_records(seen, notes)
-    return _of_users(seen, notes) if e.dp.of_users else None
+    return _of_rounds(seen, notes) if e.noises_rounds else None
 
 
 def lower_bound(thresholds: Floats, there: Floats, away: Floats, delta: float) -> float:
@@ -110,7 +109,7 @@ def beside_normal(drawn: Sequence[Mapping[str, Floats]]) -> tuple[float, float]:
 
 
 def _found(
-    level: Literal["user", "record"],
+    level: str,
     steps: int,
     epsilon: float,
     scores: tuple[Floats, Floats, Floats],
@@ -121,7 +120,7 @@ def _found(
     thresholds, there, away = scores
     deviation, chance = beside_normal(drawn) if drawn else (math.nan, 1.0)
     return {
-        "level": level,
+        "level": "user" if level == "user" else "record",
         "steps": steps,
         "epsilon": finite(epsilon),
         "lower": lower_bound(thresholds, there, away, delta),
@@ -133,14 +132,15 @@ def _found(
     }
 
 
-def _of_users(seen: Seen, notes: list[str]) -> DPAudit | None:
+def _of_rounds(seen: Seen, notes: list[str]) -> DPAudit | None:
     e, method = seen.experiment, seen.method
     if seen.source != "uploads":
         notes.append("canaries: uploads were not kept (audit.uploads), so no noise can be told")
         return None
     away, drawn, budget = [], [], Budget(seen.run.dp_file, e)
     z = budget.noise
-    for round in map(seen.round, seen.numbers):
+    k = 1 if method.adds else e.sampled  # by which a sum is divided
+    for round in map(seen.round, filter(e.releases, seen.numbers)):
         assert round.upload is not None
         before = method.renewed(round.before, round.number)
         after = method.renewed(round.after, round.number)
@@ -149,16 +149,16 @@ def _of_users(seen: Seen, notes: list[str]) -> DPAudit | None:
         for name, tensor in after.items():
             start = _array(before[name])
             sent = np.sum([_array(upload[name]) - start for upload in uploads], 0)
-            noise = (e.sampled * (_array(tensor) - start) - sent) / e.dp.norm
+            noise = (k * (_array(tensor) - start) - sent) / e.dp.norm
             away.append(noise)
             rounding = np.abs(_array(tensor)) * torch.finfo(tensor.dtype).eps / 2
-            coarse = e.sampled * rounding > _FINE * z * e.dp.norm
+            coarse = k * rounding > _FINE * z * e.dp.norm
             row[name] = np.where(coarse, math.nan, noise / (z or math.nan))
         drawn.append(row)
     every = np.concatenate(away)
     thresholds = 1 + z * np.linspace(-2, 3, _THRESHOLDS)
     return _found(
-        "user",
+        e.dp.level,
         1,
         budget.epsilon(1),
         (thresholds, every + 1, every),

@@ -65,9 +65,10 @@ class Seen:
         self.run = run
         config = run.run_config()
         self.experiment: Experiment = config.experiment
+        self.setup = Setup.of(config)
         self._data_path = config.execution.data_path
         self._check_data()
-        self.method = Setup.of(config).method
+        self.method = self.setup.method
         state = run.latest()
         if state is None or not state.round:
             raise UserError(f"{run.path} has no round that is done: there is nothing to audit")

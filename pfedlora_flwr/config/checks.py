@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution, RunConfig
-from pfedlora_flwr.experiment import Experiment, option_keys
+from pfedlora_flwr.experiment import Experiment, at_least, option_keys
 from pfedlora_flwr.keys import said, unmet
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -169,7 +169,7 @@ def _control(config: RunConfig, method: type[Method]) -> None:
     wanted_by = {
         "audit.uploads": config.execution.audit_uploads,
         "secagg.enabled": e.secagg.enabled,
-        "dp": e.dp.of_users,
+        "dp": e.noises_rounds,
         f"aggregation={e.aggregation}": e.aggregation != "mean",
         "max-weight": e.max_weight > 0,
     }
@@ -179,7 +179,7 @@ def _control(config: RunConfig, method: type[Method]) -> None:
 
 def _aggregation(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if e.max_weight and e.hides_clients and not e.dp.of_records:
+    if e.max_weight and e.hides_clients and not e.noises_gradients:
         raise UserError(
             f"max-weight is {e.max_weight:g}; allowed with {e.hides_clients}: 0, for "
             + (
@@ -222,14 +222,15 @@ def _kept_uploads(config: RunConfig, method: type[Method]) -> None:
 
 
 def _averaging() -> str:
-    return ", ".join(name for name in registry.NAMES if registry.find(name).averages)
+    found = ((name, registry.find(name)) for name in registry.NAMES)
+    return ", ".join(name for name, one in found if one.averages or one.adds)
 
 
 def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
     e, shares = config.experiment, config.execution.secagg_shares
     if not e.secagg.enabled:
         return
-    if not method.averages:
+    if not method.averages and not method.adds:
         raise UserError(
             f"method {e.method} does not take a mean of uploads; secagg.enabled needs one that"
             f" does: {_averaging()}"
@@ -239,6 +240,12 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
         raise UserError(f"secagg.enabled needs 3 to {_MOST_MASKED} sampled clients, {told}")
     if shares is not None and shares % 2 == 0:
         raise UserError(f"secagg.shares is {shares}; allowed: auto, or an odd integer ≥ 5")
+    changing, least = getattr(e.options, "changing", None), config.execution.secagg_threshold
+    if changing is not None and not at_least(least, e.sampled) <= changing <= e.sampled:
+        raise UserError(
+            f"sums.changing is {changing}; allowed with secagg.enabled: auto, or"
+            f" {at_least(least, e.sampled)}, by secagg.threshold, to {e.sampled}"
+        )
     if shares is not None and shares > e.sampled:
         raise UserError(
             f"secagg.shares is {shares}; allowed: at most the {e.sampled} sampled clients"
@@ -249,11 +256,13 @@ def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     if not e.dp.of_users:
         return
-    if not method.averages:
+    if not method.averages and not method.adds:
         raise UserError(
             f"method {e.method} does not take a mean of uploads; dp needs one that does:"
             f" {_averaging()}"
         )
+    if e.noises_sums:
+        return
     if e.dp.delta * e.clients >= 1:
         raise UserError(
             f"dp.delta is {e.dp.delta:g}; allowed: below 1/clients, which is {1 / e.clients:g}"
@@ -267,7 +276,7 @@ def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
 
 def _privacy_of_records(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
-    if not e.dp.of_records:
+    if not e.noises_gradients:
         return
     # one that inherits it may send more
     if "record_epochs" not in vars(method):

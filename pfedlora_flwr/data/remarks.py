@@ -52,6 +52,24 @@ def remarks(dataset: Dataset, partition: Partition) -> Iterator[str]:
     yield from _twice(dataset, partition)
 
 
+def shown_by_sums(dataset: Dataset, partition: Partition, *, masked: bool) -> str:
+    """What class sums show of single samples and single clients, counted. masked: of the sum of
+    all clients' alone."""
+    labels = np.asarray(dataset.labels)
+    held = np.stack(
+        [np.bincount(labels[s.train], minlength=dataset.classes) for s in partition.clients]
+    )
+    if not masked:
+        single, found = (held == 1).sum(), (held > 0).sum()
+        return f"{single} of {found} class sums are of one sample, whose representation each is"
+    one = (held > 0).sum(0) == 1
+    single = one & (held.sum(0) == 1)
+    return (
+        f"{one.sum()} of {dataset.classes} classes have one holder, whose class sum stands in the"
+        f" masked sum as it is, {single.sum()} of them with one sample, whose representation it is"
+    )
+
+
 def _rare(dataset: Dataset) -> Iterator[str]:
     counts = np.bincount(np.asarray(dataset.labels), minlength=dataset.classes)
     rare = [dataset.class_names[i] for i in np.flatnonzero((counts > 0) & (counts < _PARTS))]

@@ -11,7 +11,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants, of_parts
 from pfedlora_flwr.data.partition import Partition, Split, make_partition
-from pfedlora_flwr.data.remarks import remarks
+from pfedlora_flwr.data.remarks import remarks, shown_by_sums
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
@@ -74,7 +74,15 @@ class DataSetup:
     @property
     def remarks(self) -> list[str]:
         """What is to be known of the data, a line each."""
-        return [*remarks(self.dataset, self.partition)]
+        return [*remarks(self.dataset, self.partition), *self.shown]
+
+    @property
+    def shown(self) -> list[str]:
+        """What a run of sums shows of single samples, a line; empty of others, and with `dp`."""
+        e = self.experiment
+        if not e.options.adds or e.dp.enabled:
+            return []
+        return [shown_by_sums(self.dataset, self.partition, masked=e.secagg.enabled)]
 
     @property
     def needs_download(self) -> bool:

@@ -9,7 +9,7 @@ from flwr.app import Context
 
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.dp import Clipped, Noised, OfRecords
+from pfedlora_flwr.federation.dp import Clipped, Noised, OfRecords, OwnNoise
 from pfedlora_flwr.federation.flower_compat import Mod
 from pfedlora_flwr.federation.liars import Claims, Robust
 from pfedlora_flwr.federation.link import Link, Server
@@ -29,6 +29,7 @@ LINKS: tuple[type[Link], ...] = (
     # client_out, on the client: a bound on its update, or noise of its own, goes here
     OfRecords,
     Clipped,
+    OwnNoise,
     Masks,  # the last thing before the wire, and the first after it
     # the server: `refused` of all links, `server_in` of all, `Method.aggregate`, `server_out`
     Outliers,

@@ -172,13 +172,18 @@ class PersonalisedClient(NumPyClient):
 
     def _visit(self, told: Instruction, parameters: Arrays) -> tuple[Upload, Report]:
         clock = Clock()
-        if self.ledger and not self.experiment.dp.of_records:  # what those cost depends on data
+        if self.ledger and not self.experiment.noises_gradients:  # what those cost depends on data
             self.ledger.spend(told.token, terms_of(self.experiment, None))
         data, method, own_data = self._load(told.client)
         if isinstance(method, Pooled) and method.trains(told.client, told.round):
             train = self._site(told.client).pooled(self.setup, told.round, self.device)
             data = replace(data, train=train)
         model, lost = self._model(method, told, own_data)
+        if lost and method.adds:
+            raise UserError(
+                f"it no longer has what it sent in round {told.version}, which is in the sums;"
+                " restore its model of that round, or begin a new run"
+            )
         received = {
             n: t.to(self.device) for n, t in wire.to_tensors(told.names, parameters).items()
         }
@@ -241,7 +246,7 @@ class PersonalisedClient(NumPyClient):
     def _spent(self, method: Method, told: Instruction, samples: int) -> Spent | None:
         """The client's account, where its records are to be private."""
         e = self.experiment
-        if not e.dp.of_records:
+        if not e.noises_gradients:
             return None
         folder = self._store(told).folder
         if number_in(self.node_config, "partition-id") is None:

@@ -128,7 +128,7 @@ def terms_of(e: Experiment, spent: Spent | None) -> Terms:
     """Those of one visit. spent: the account of the client's records, where they are private."""
     if spent:
         return Terms(spent.noise, parts=spent.parts, steps=spent.steps, delta=e.dp.delta)
-    if not e.dp.of_users:
+    if not e.noises_rounds:
         return Terms(0.0)
     if e.dp.noise is not None:
         return Terms(e.dp.noise, delta=e.dp.delta)

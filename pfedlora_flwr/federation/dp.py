@@ -19,7 +19,9 @@ import torch
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.link import LEVELS, Link, Server
+from pfedlora_flwr.federation.keys import LEVELS
+from pfedlora_flwr.federation.link import Link, Server
+from pfedlora_flwr.methods.hidden_sums import Hidden
 from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.rng import SERVER
@@ -67,10 +69,38 @@ class OfRecords(Link):
 
     @classmethod
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
-        return e.dp.of_records
+        return e.noises_gradients
 
     def begin(self, round: Round) -> None:
         Budget(self.server.run.dp_file, self.experiment).ask()
+
+
+class OwnNoise(Link):
+    """Under masks each client adds its part of the noise on a sum of records: a sum with as many as
+    `Experiment.noising` honest clients has all of it.
+
+    What is noised is a whole number of levels, so rounding changes the noise alone, which is then
+    in levels, too; `OfSums.units` takes off what a record may change by its own rounding. A number
+    beyond the range is cut after the noise."""
+
+    note = "differential privacy: each client noises its sums itself"
+
+    @classmethod
+    def is_used(cls, e: Experiment, x: Execution | None) -> bool:
+        return e.noising > 0
+
+    def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
+        e = self.experiment
+        if not e.releases(visit.round):
+            return upload
+        assert isinstance(self.method, Hidden)
+        level, sent = 2 * e.secagg.clip / LEVELS, {}
+        deviation = Budget(None, e).noise / e.noising**0.5 * self.method.scale
+        for name, before in received.items():
+            own = ((upload.tensors[name] - before) / level).round() * level
+            drawn = torch.from_numpy(gaussian(own.numel())).to(own).view(own.shape)
+            sent[name] = before + (own + deviation * drawn).clamp(-e.secagg.clip, e.secagg.clip)
+        return Upload(sent, 1)
 
 
 class Noised(Link):
@@ -79,21 +109,25 @@ class Noised(Link):
     def __init__(self, experiment: Experiment, method: Method, server: Server | None) -> None:
         """Raises UserError without dp-accounting, or for a clip that rounding would use up."""
         super().__init__(experiment, method, server)
-        check_clip(experiment, largest_part(experiment, method))
+        if experiment.dp.of_users:
+            check_clip(experiment, largest_part(experiment, method))
         self._budget = Budget(self.server.run.dp_file, experiment)
         self._budget.epsilon(1)
         z = self._budget.noise
-        self.note = (
-            f"differential privacy: noise of standard deviation {z:.4g}·{experiment.dp.clip:g} on"
-            " the sum of a round's updates"
-        )
+        if not experiment.noising:
+            self.note = (
+                f"differential privacy: noise of standard deviation {z:.4g}·{experiment.dp.clip:g}"
+                " on the sum of a round's updates"
+            )
 
     @classmethod
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
-        return x is not None and e.dp.of_users
+        return x is not None and e.noises_rounds
 
     def begin(self, round: Round) -> None:
         """Raises RunStopped if the round would exceed `dp.epsilon`."""
+        if not self.experiment.releases(round.number):
+            return
         found = self._budget.beyond(round.sampled)
         if found is not None:
             raise RunStopped(
@@ -106,13 +140,18 @@ class Noised(Link):
         self, uploads: Mapping[int, Upload], state: Tensors, round: Round
     ) -> Mapping[int, Upload]:
         e = self.experiment
-        self._budget.spend(round.visits)  # on disk before the draw
+        releases = e.releases(round.number)
+        if releases:
+            self._budget.spend(round.visits)  # on disk before the draw
         round.epsilon = self._budget.epsilon(self._budget.most_with({}))
+        if not releases:
+            return uploads
         # under masks the one upload is the mean of all
         weight = len(round.visits) if e.secagg.enabled else 1
         part = self.method.renewed(state, round.number)  # no noise on what stays as it is
-        moved = noised(uploads, part, weight, self._budget.noise * e.dp.norm, e.sampled)
-        return {SERVER: Upload(moved, 1)}
+        noise = 0.0 if e.noising else self._budget.noise * e.dp.norm
+        moved = noised(uploads, part, weight, noise, e.sampled)
+        return {SERVER: Upload(moved, e.sampled if self.method.adds else 1)}
 
 
 def noised(
@@ -123,7 +162,9 @@ def noised(
     moved = {}
     for name, tensor in state.items():
         before = tensor.double()
-        total = torch.from_numpy(deviation * gaussian(tensor.numel())).view(before.shape)
+        total = torch.zeros_like(before)
+        if deviation:
+            total += torch.from_numpy(deviation * gaussian(tensor.numel())).view(before.shape)
         for upload in uploads.values():
             total += weight * (upload.tensors[name].double() - before)
         moved[name] = (before + total / sampled).to(tensor.dtype)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import Form, Listed, Section, integer, key
 
+LEVELS = 2**22
+"""Levels into which masks cut the range [-secagg.clip, secagg.clip] of an element of an update."""
+
 
 @dataclass(frozen=True)
 class DP(Section):
@@ -59,11 +62,6 @@ class DP(Section):
     def of_users(self) -> bool:
         """That of whole clients."""
         return self.enabled and self.level == "user"
-
-    @property
-    def of_records(self) -> bool:
-        """That of single training records."""
-        return self.enabled and self.level == "record"
 
     @property
     def norm(self) -> float:

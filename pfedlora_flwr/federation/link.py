@@ -25,10 +25,6 @@ if TYPE_CHECKING:  # the server's, which a client's process need not import
     Tell = Callable[[Round, int, str], None]
 
 
-LEVELS = 2**22
-"""Levels into which masks cut the range [-secagg.clip, secagg.clip] of an element of an update."""
-
-
 @dataclass(frozen=True)
 class Server:
     """What links have on the server and not on a client."""

@@ -166,7 +166,7 @@ def taken_in(e: Experiment) -> Set[str]:
     is of the client's own records; of whole clients the server itself counts it."""
     everything = {field.name for field in fields(Report)}
     taken = in_the_clear(e, scores_told=True) if e.hides_clients else everything
-    return taken if e.dp.of_records else taken - {"epsilon"}
+    return taken if e.noises_gradients else taken - {"epsilon"}
 
 
 def counts_to_metrics(counts: Counts) -> Config:

@@ -82,7 +82,7 @@ class PlainUplink(Uplink):
                     1 if e.dp.of_users else x.max_samples,
                     e.evaluates(round.number),
                     told=taken_in(e),
-                    tells_samples=not e.dp.of_users,
+                    tells_samples=not e.noises_rounds,
                 )
             except Diverged as told:
                 round.diverged[client] = as_line(str(told))

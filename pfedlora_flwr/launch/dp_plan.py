@@ -13,10 +13,13 @@ from pfedlora_flwr.federation.dp import check_clip, largest_part, resolution, si
 from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.models.private import parts_of
-from pfedlora_flwr.runs.accountant import planned
+from pfedlora_flwr.runs.accountant import epsilon, planned
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
+
+_FEW = 5000
+"""Records below which class means alone do as well (docs/fidelity.md)."""
 
 
 def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
@@ -24,12 +27,13 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
     under masks would use up, or without dp-accounting."""
     setup, resumed = Setup.of(config), config.execution.resume
     e = setup.experiment
-    if e.dp.of_records:
+    if e.noises_gradients:
         yield from _of_records(setup, run, resumed)
-    if not e.dp.of_users:
+    if not e.noises_rounds:
         return
     part = largest_part(e, setup.method)
-    check_clip(e, part)
+    if e.dp.of_users:
+        check_clip(e, part)
     budget = Budget(run.dp_file if resumed else None, e)
     more = planned(e, run.last_round() + 1 if resumed else 1)
     z, size, most = budget.noise, size_of(part), budget.most_with(more)
@@ -40,6 +44,9 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
         f"dp: ε = {found:.4g} at δ = {e.dp.delta:g} for {most} {which} participations of a client,"
         f" by z = {z:.4g}"
     )
+    if e.noises_sums:
+        yield from _of_sums(setup, z, most)
+        return
     yield (
         f"dp: the noise of a round's mean has the norm {noise:.3g}, the clip is {e.dp.norm:g}"
         f" ({size:,} numbers, {_clients(e.sampled)} a round)"
@@ -106,6 +113,23 @@ def _of_records(setup: Setup, run: RunDirectory, resumed: bool) -> Iterable[str]
         f" {spent.noise * e.dp.norm * math.sqrt(size) * parts / n:.3g}, the clip is {e.dp.norm:g}"
         f" ({size:,} numbers, {n / parts:.3g} records a step)"
     )
+
+
+def _of_sums(setup: Setup, z: float, most: int) -> Iterable[str]:
+    """What the noise on sums is beside the records."""
+    e, clients = setup.experiment, setup.partition.clients
+    n, weights = sum(len(split.train) for split in clients), e.options.weights
+    yield (
+        f"dp: the same noise has ε = {epsilon(z / 2, most, e.dp.delta):.4g} where a record is"
+        f" replaced by another; on n_c it is {z / weights['counts']:.3g}, on a number of a class"
+        f" sum {z / weights['sums']:.3g}, of {n} records in all"
+    )
+    if n < _FEW and getattr(setup.method, "squares", False) and weights["gram"]:
+        yield (
+            f"warning: with fewer than {_FEW} records the second moment is mostly noise:"
+            " sums.dp-moment=0 leaves it out"
+        )
+    yield from _large_delta(e, n, "training records", "record")
 
 
 def _large_delta(e: Experiment, count: int, what: str, one: str) -> Iterable[str]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.federation.link import LEVELS
+from pfedlora_flwr.federation.keys import LEVELS
 
 _MESSAGE = 10.0
 """Seconds that a message to a real node takes at least, about."""
@@ -59,7 +59,12 @@ def of_sizes(config: RunConfig, partition: Partition) -> Iterable[str]:
             f"warning: secagg.max-samples is {most}, less than {whose}: such clients refuse every"
             " round"
         )
-    if most > _COARSE * largest:
+    if e.options.adds:
+        yield (
+            f"secagg: a number in a client's sums is rounded by up to {2 * most / LEVELS:.2g}, by"
+            f" secagg.max-samples; the smallest client has {min(sizes)} samples, each of length 1"
+        )
+    elif most > _COARSE * largest:
         weights = sum(sorted(sizes)[: e.sampled]) / most  # the least of a round
         error = 2 * e.secagg.clip * e.sampled / LEVELS / weights
         yield (

@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.methods.sums import Shrunk, Sums, solve
+from pfedlora_flwr.methods.moments import Solver, Sums, solver
+from pfedlora_flwr.methods.sums import Shrunk
 
 _NOTHING = 1e-10
 """A trace of Σ_w below it is rounding: coordinates have length 1."""
@@ -40,13 +41,14 @@ class FedLDA(Shrunk):
     def strength(self, total: Sums, right: Tensor) -> float:
         return oas(total) if self.options.shrinkage == "oas" else super().strength(total, right)
 
-    def inverse(self, total: Sums, s: float, of: Tensor) -> Tensor:
-        """Σ_s⁻¹ of columns [d, m]; the columns as they are where no class has samples that differ,
-        since nothing is known of Σ then: the nearest mean decides."""
-        within, eye = total.scatter / total.n, torch.eye(len(of), dtype=of.dtype, device=of.device)
+    def solver(self, total: Sums, s: float) -> Solver:
+        """Σ_s⁻¹ of columns; the columns as they are where no class has samples that differ, since
+        nothing is known of Σ then: the nearest mean decides."""
+        within = self.tidy(total.scatter) / total.n
         if within.trace() < _NOTHING:
-            return of
-        return solve((1 - s) * within + s * within.trace() / len(of) * eye, of)
+            return lambda columns: columns
+        mean = within.diagonal().mean()
+        return solver((1 - s) * within + s * mean * torch.eye(len(within)).to(within))
 
 
 def oas(total: Sums) -> float:

@@ -5,9 +5,8 @@ Symbols as in sums.py."""
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from pfedlora_flwr.methods.sums import OfSums, Sums
+from pfedlora_flwr.methods.moments import Solver, Sums
+from pfedlora_flwr.methods.sums import OfSums
 
 
 class FedNCM(OfSums):
@@ -27,6 +26,6 @@ class FedNCM(OfSums):
     )
     squares = False
 
-    def inverse(self, total: Sums, s: float, of: Tensor) -> Tensor:
+    def solver(self, total: Sums, s: float) -> Solver:
         """None: the score is zᵀμ_c − ½ |μ_c|², half of |z|² − |z − μ_c|²."""
-        return of
+        return lambda columns: columns

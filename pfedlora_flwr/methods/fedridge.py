@@ -14,7 +14,8 @@ from torch.nn.functional import one_hot
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.sums import Shrunk, Sums, solve
+from pfedlora_flwr.methods.moments import Solver, Sums, solver
+from pfedlora_flwr.methods.sums import Shrunk
 
 
 class FedRidge(Shrunk):
@@ -54,7 +55,7 @@ class FedRidge(Shrunk):
         h = (z * self.inverse(total, s, z.T).T).sum(1, keepdim=True)
         return (z @ self.scores(total, s)[0].T - h * target) / (1 - h)
 
-    def inverse(self, total: Sums, s: float, of: Tensor) -> Tensor:
-        """(G + λ n I)⁻¹ of columns [d, m]."""
-        eye = torch.eye(len(of), dtype=of.dtype, device=of.device)
-        return solve(total.matrix + s / (1 - s) * total.n * eye, of)
+    def solver(self, total: Sums, s: float) -> Solver:
+        """(G + λ n I)⁻¹ of columns."""
+        matrix = self.tidy(total.matrix)
+        return solver(matrix + s / (1 - s) * total.n * torch.eye(len(matrix)).to(matrix))

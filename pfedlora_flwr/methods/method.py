@@ -83,6 +83,11 @@ class Method(ABC):
     """True if `aggregate` is the weighted mean of uploads with the layout of the download, or of
     the part of it that `renewed` gives."""
 
+    adds: ClassVar[bool] = False
+    """True if the state is a sum of what clients send, who then send differences to what they
+    keep. Where no client's own are to be read, uploads have the layout of the download, weigh
+    1, and `aggregate` adds up `samples` times what each has moved."""
+
     averages_rows: ClassVar[bool] = False
     """True if what clients receive of the uploads is the mean of class rows, by
     `class_means.merged_rows`, whatever else is averaged."""

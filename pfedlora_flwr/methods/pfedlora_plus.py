@@ -122,7 +122,7 @@ class PFedLoRAPlus(PFedLoRA):
                 " compares whole uploads of one layout"
             )
         check_noise(experiment, o.adapter_down or "fixed")
-        if experiment.dp.of_records and o.adapter_predict != "sum":
+        if experiment.noises_gradients and o.adapter_predict != "sum":
             raise UserError(
                 f"adapter.predict is {o.adapter_predict or 'auto'}; allowed with dp.level=record:"
                 " sum, by which the adapter reaches a prediction though nothing before it is"
@@ -173,7 +173,7 @@ class PFedLoRAPlus(PFedLoRA):
     def private_init(self, client: int, seed: int) -> nn.Module:
         model = super().private_init(client, seed)
         assert isinstance(model, ClientModel)
-        if self.experiment.dp.of_records:
+        if self.experiment.noises_gradients:
             check_frozen(model, str(self.model_of(client)))
         if not self.sums and self.down != "basis":
             return model
@@ -214,7 +214,7 @@ class PFedLoRAPlus(PFedLoRA):
     ) -> None:
         """With `dp.level=record`: by DP-SGD, or, where no noise is to be spent, not at all."""
         e = self.experiment
-        if not e.dp.of_records:
+        if not e.noises_gradients:
             super().train_adapter(model, adapter, data, visit)
         elif visit.noise is not None:
             model.eval()

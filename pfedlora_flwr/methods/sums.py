@@ -5,6 +5,11 @@ and tells each client in the next download which of its visits it has added last
 was lost on its way is in the next one. The client then solves its head in closed form, with its own
 samples as they are.
 
+Where no client's own sums are to be read, all send tensors of one layout, in units in which masks
+and noise take them (`units`), and the state is their sum in these. Nobody is told what was added:
+it is what the model keeps with which a client's visit begins. Under masks a difference waits until
+enough clients have one, since the sum of a round's differences is the one client's that changed.
+
 Symbols: z ∈ R^d, a sample's coordinates, |z| ≤ 1: R of a frozen encoder, without its mean and of
 unit variance, over √width, and then perhaps its first d numbers in a basis. n_c = #{i: y_i = c},
 S_c = Σ_{y_i = c} z_i, G = Σ_i z_i z_iᵀ; μ_c = S_c / n_c; n = Σ_c n_c; s, the shrinkage."""
@@ -14,10 +19,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import nan
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +31,10 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import check_classes
+from pfedlora_flwr.methods.hidden_sums import Hidden
 from pfedlora_flwr.methods.leave_one_out import correction, own_priors, spread_of
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.moments import Solver, Sums, diagonal, report
 from pfedlora_flwr.models import basis
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import random_encoders
@@ -39,94 +46,16 @@ from pfedlora_flwr.training.loop import Samples, Visit, count_correct
 VALIDATION = "validation"
 _ROUNDING = 1e-6
 """Of a length: R comes in float32."""
-_SINGULAR = 1e-7
-"""A pivot of Cholesky's below this part of the largest is rounding; an eigenvalue, its square."""
 _DEFINITE = 1e-9
 """By how much of n the smallest eigenvalue of a scatter may be below 0."""
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Sums over samples, in float64. counts: n_c, [C]. sums: S_c, [C, d]. gram: the upper triangle
-    of G by rows, [d (d + 1) / 2]; empty where it is not asked for."""
-
-    counts: Tensor
-    sums: Tensor
-    gram: Tensor
-
-    @classmethod
-    def of(cls, z: Tensor, labels: Tensor, classes: int, *, squares: bool) -> Self:
-        """Of coordinates z [n, d], float64, and labels [n]."""
-        counts, sums = z.new_zeros(classes), z.new_zeros(classes, z.shape[1])
-        counts.index_add_(0, labels, torch.ones_like(z[:, 0]))
-        sums.index_add_(0, labels, z)
-        rows, columns = triangle(z.shape[1], z.device)
-        return cls(counts, sums, (z.T @ z)[rows, columns] if squares else z.new_zeros(0))
-
-    @classmethod
-    def among(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Those that are in a state, a download, or what a client keeps."""
-        return cls(tensors["counts"], tensors["sums"], tensors["gram"])
-
-    def tensors(self) -> Tensors:
-        """By name."""
-        return {"counts": self.counts, "sums": self.sums, "gram": self.gram}
-
-    def __add__(self, other: Sums) -> Sums:
-        return Sums(*(a + b for a, b in zip(self._parts, other._parts, strict=True)))
-
-    def __sub__(self, other: Sums) -> Sums:
-        return Sums(*(a - b for a, b in zip(self._parts, other._parts, strict=True)))
-
-    @property
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.counts, self.sums, self.gram
-
-    @property
-    def n(self) -> Tensor:
-        return self.counts.sum()
-
-    @property
-    def known(self) -> Tensor:
-        """The classes of which there is a sample, bool [C]."""
-        return self.counts > 0.5  # what noise leaves of none is none
-
-    @property
-    def means(self) -> Tensor:
-        """μ_c, [C, d]; 0 for a class without a sample."""
-        return torch.where(self.known, 1 / self.counts, 0.0)[:, None] * self.sums
-
-    @property
-    def matrix(self) -> Tensor:
-        """G, [d, d]."""
-        rows, columns = triangle(self.sums.shape[1], self.gram.device)
-        matrix = self.gram.new_zeros(self.sums.shape[1], self.sums.shape[1])
-        matrix[rows, columns] = self.gram
-        return matrix + matrix.triu(1).T
-
-    @cached_property
-    def scatter(self) -> Tensor:
-        """G − Σ_c n_c μ_c μ_cᵀ, the scatter within classes, [d, d]."""
-        return self.matrix - self.sums.T @ self.means
-
-
-@lru_cache(maxsize=4)
-def triangle(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the upper triangle of a matrix [d, d], by rows."""
-    rows, columns = torch.triu_indices(d, d, device=device)
-    return rows, columns
-
-
-class OfSums(Method):
+class OfSums(Hidden):
     """What methods of sums have in common: what is sent, added and checked. Each has a closed form
     of its own."""
 
-    squares: ClassVar[bool] = True
-    """Whether G is sent."""
-
     @dataclass(frozen=True)
-    class Options(Method.Options):
-        prefix: ClassVar[str | None] = "sums."
+    class Options(Hidden.Options):
         dim: int | None = key(
             None,
             "d, the first directions of a basis, in which representations are summed; auto: as"
@@ -162,10 +91,11 @@ class OfSums(Method):
             "representation-norm": "layer",
             "initial-models": "architecture",
             "evaluate-initial": False,
-        }
+        } | ({"dp.clip": 1.0} if given.get("dp.level") == "record" else {})
 
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
+        super().check_experiment(experiment)
         e, told = experiment, f"allowed with {experiment.method}"
         if {*e.train} != {"head"}:
             raise UserError(f"train is {e.train}; {told}: head, because no encoder is trained")
@@ -199,6 +129,14 @@ class OfSums(Method):
             "the server sees each client's sums: where a client has one sample of a class, its"
             " class sum is that sample's representation"
         )
+        if self.experiment.dp.enabled:
+            return []
+        if self.hides:
+            shown = (
+                f"sums are sent once: a client that changes or comes later sends nothing until"
+                f" {self.changing} of a round have, since a sum of differences is that of the one"
+                " client that changed (sums.changing)"
+            )
         if self.experiment.representation != "features" or len({*self.model_names}) == 1:
             return [shown]
         return [
@@ -211,6 +149,9 @@ class OfSums(Method):
     def state_init(self, seed: int) -> Tensors:
         """Sums of nothing, and nobody who has contributed."""
         self._check_widths()
+        if self.hides:
+            one = {} if self.experiment.dp.enabled else {"changing": torch.zeros(1).double()}
+            return self.nothing() | one
         nobody = torch.zeros(0, dtype=torch.int64)
         return self.nothing() | {
             "clients": nobody,
@@ -247,8 +188,10 @@ class OfSums(Method):
         return {"all": model.model}
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
-        """The sums of all, and the round of the receiver's last visit that is in them; 0: of
-        none."""
+        """The sums of all, and the round of the receiver's last visit that is in them; 0: of none.
+        Where clients are hidden, the state."""
+        if self.hides:
+            return dict(state)
         own = state["visits"][state["clients"] == client]
         acknowledged = own if len(own) else torch.zeros(1, dtype=torch.int64)
         return {name: state[name] for name in self.nothing()} | {"acknowledged": acknowledged}
@@ -263,6 +206,12 @@ class OfSums(Method):
         x = self.inputs(model, data, visit)
         z = self.coordinates(x)
         own = Sums.of(z, data.labels, self.classes, squares=self.squares)
+        if self.experiment.secagg.enabled and len(data) > self.experiment.secagg.max_samples:
+            raise UserError(
+                "it has more than secagg.max-samples training samples,"
+                f" {self.experiment.secagg.max_samples}"
+            )
+        told, received = received, self.read(received)
         before = self.contributed(model, received, visit)
         change = own - Sums.among(before)
         total = Sums.among(received) + change
@@ -274,8 +223,18 @@ class OfSums(Method):
         s = self.strength(total, received["right"])
         self.solve(model, total, own, s, x, data.labels)
         visit.flops["sums"] += self.operations(len(data))
-        model.remember(visit.round, own.tensors() | {"right": right})
-        return Upload(report(change) | {"right": right - before["right"]}, len(data))
+        if not self.hides:
+            model.remember(visit.round, own.tensors() | {"right": right})
+            return Upload(report(change) | {"right": right - before["right"]}, len(data))
+        sends = self.experiment.releases(visit.round)
+        if not self.experiment.dp.enabled:
+            sends = bool(not received["counts"].any() or received["changing"] >= self.changing)
+        more = {n: t * sends for n, t in change.tensors().items()} | {"right": right}
+        if "changing" in told:
+            waits = not sends and any(bool(t.any()) for t in change.tensors().values())
+            more["changing"] = torch.full_like(told["changing"], waits)
+        model.remember(visit.round, own.tensors() if sends else before)
+        return Upload({n: told[n] + self.units[n].to(t.device) * t for n, t in more.items()}, 1)
 
     def operations(self, n: int) -> int:
         """Of G over n samples, its Cholesky factor, and a column for each class."""
@@ -285,7 +244,9 @@ class OfSums(Method):
     def contributed(self, model: Summary, received: Tensors, visit: Visit) -> Tensors:
         """What the server counts as this client's. Raises UserError if the client no longer has
         it."""
-        known, own = int(received["acknowledged"]), int(model.visit)
+        own = int(model.visit)
+        adapted = visit.client >= self.experiment.trained_clients
+        known = int(received.get("acknowledged", 0 if adapted else own))
         if known not in (0, own):
             raise UserError(
                 f"client {visit.client} no longer has what it sent in round {known}, which is in"
@@ -301,7 +262,10 @@ class OfSums(Method):
 
     def coordinates(self, x: Tensor) -> Tensor:
         """z, [n, d], of R / √width."""
-        return x if self.directions is None else x @ self.directions.to(x.device)
+        z = x if self.directions is None else x @ self.directions.to(x.device)
+        if self.experiment.dp.enabled:
+            z = z / z.norm(dim=1, keepdim=True).clamp(min=1)
+        return z
 
     def solve(
         self, model: Summary, total: Sums, own: Sums, s: float, x: Tensor, labels: Tensor
@@ -343,9 +307,15 @@ class OfSums(Method):
         a = self.inverse(total, s, total.means.T).T
         return a, -0.5 * (total.means * a).sum(1)
 
-    @abstractmethod
     def inverse(self, total: Sums, s: float, of: Tensor) -> Tensor:
         """P, the inverse of what the scores divide by, times columns [d, m]."""
+        if s not in total.solvers:
+            total.solvers[s] = self.solver(total, s)
+        return total.solvers[s](of)
+
+    @abstractmethod
+    def solver(self, total: Sums, s: float) -> Solver:
+        """What multiplies columns by P."""
 
     def left_out(self, total: Sums, s: float, z: Tensor, labels: Tensor) -> Tensor:
         """The scores of samples that are in the sums, [n, C], each as if its class's mean were
@@ -361,6 +331,8 @@ class OfSums(Method):
 
     def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """Adds the differences, and notes whose are in the sums."""
+        if self.hides:
+            return self.added(uploads, state, round)
         total = Sums.among(state)
         held = dict(zip(state["clients"].tolist(), state["held"], strict=True))
         visits = dict(zip(state["clients"].tolist(), state["visits"].tolist(), strict=True))
@@ -390,6 +362,9 @@ class OfSums(Method):
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
         """Server: raises Refused for what are no sums over n_k samples of length at most 1, or no
         difference of two such sums. What is not finite is refused elsewhere."""
+        if self.hides:
+            super().check(upload, state, client)
+            return
         sent, like = upload.tensors, self._layout(upload.tensors)
         check_layout(sent, like)
         check_classes(sent["classes"], self.classes)
@@ -419,7 +394,7 @@ class OfSums(Method):
             )
         if not self.squares:
             return
-        trace = float(change.gram[_diagonal(self.width)].sum())
+        trace = float(change.gram[diagonal(self.width)].sum())
         if abs(trace) > most.sum():
             raise Refused(
                 f"the trace of its second moment changes by {trace:.6g}, at most {most.sum():.6g}"
@@ -442,7 +417,8 @@ class OfSums(Method):
         return {"classes": torch.zeros(rows, dtype=torch.int64)} | cut
 
     def largest_upload(self, state: Tensors) -> int:
-        return sum(state[name].nbytes for name in self.nothing()) + 8 * self.classes
+        more = 0 if self.hides else 8 * self.classes
+        return more + sum(t.nbytes for n, t in state.items() if n in (*self.nothing(), "changing"))
 
     def magnitude(self, upload: Upload) -> float:
         """0: what an honest client sends differs by its samples; `check` bounds it by what the
@@ -512,6 +488,11 @@ class Shrunk(OfSums):
                 f"sums.shrinkage is {said}; allowed with {experiment.method}: auto,"
                 f" {', '.join((VALIDATION, *cls.formulas))}, or a number from 0 to 1"
             )
+        if said == VALIDATION and experiment.dp.enabled:
+            raise UserError(
+                "sums.shrinkage is validation; allowed with dp: auto, or a number from 0 to 1,"
+                " because counts of right samples are no part of the one release"
+            )
         if said == VALIDATION and experiment.rounds < 3:
             raise UserError(
                 f"rounds is {experiment.rounds}; allowed with sums.shrinkage=validation: at least"
@@ -529,39 +510,9 @@ class Shrunk(OfSums):
         return self.choices if self.options.shrinkage == VALIDATION else ()
 
 
-def solve(matrix: Tensor, of: Tensor) -> Tensor:
-    """X with matrix · X = of, [d, m], for a symmetric matrix [d, d]. Where that has no inverse, or
-    is none of a covariance, as noise makes it: that of least squares and least norm, by what of it
-    is positive."""
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    pivots = factor.diagonal()
-    if not int(info) and pivots.min() > _SINGULAR * pivots.max():
-        return torch.cholesky_solve(of, factor)
-    values, vectors = torch.linalg.eigh(matrix)
-    inverse = torch.where(values > _SINGULAR**2 * values.max(), 1 / values, 0.0)
-    return vectors @ (inverse[:, None] * (vectors.T @ of))
-
-
 def _number(text: str) -> float:
     """NaN for what is no number."""
     try:
         return float(text)
     except ValueError:
         return nan
-
-
-def report(change: Sums) -> Tensors:
-    """What a client sends of a change: the rows of the classes that change, and G's; no numbers
-    where nothing does."""
-    some = (change.counts != 0) | (change.sums != 0).any(1)
-    classes = some.nonzero().squeeze(1)
-    gram = change.gram if change.gram.any() else change.gram[:0]
-    rows = {"counts": change.counts[classes], "sums": change.sums[classes], "gram": gram}
-    return {"classes": classes} | rows
-
-
-@lru_cache(maxsize=4)
-def _diagonal(d: int) -> Tensor:
-    """Where the diagonal is in the upper triangle of a matrix [d, d]."""
-    rows, columns = triangle(d, torch.device("cpu"))
-    return (rows == columns).nonzero().squeeze(1)

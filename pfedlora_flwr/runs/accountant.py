@@ -116,7 +116,7 @@ def _least(wanted: float, spent: Callable[[float], float], middle: float) -> flo
 def planned(e: Experiment, first: int = 1) -> dict[int, int]:
     """By client, its participations in the rounds from `first` on, if nobody fails."""
     counts = Counter[int]()
-    for round in range(first, e.rounds + 1):
+    for round in filter(e.releases, range(first, e.rounds + 1)):
         counts.update(sample_clients(e.seed, round, range(e.trained_clients), e.sampled))
     return dict(counts)
 

@@ -72,6 +72,7 @@ class Budget:
         self.draws += 1
         record = {
             "fingerprint": self._e.fingerprint(),
+            "level": self._e.dp.level,
             "delta": self._e.dp.delta,
             "noise": self._noise,
             "draws": self.draws,
@@ -110,7 +111,7 @@ def replaced(path: Path, told: EarlierRun | None = None) -> bytes | None:
         noise, delta = saved["noise"], saved["delta"]
         spent: EarlierRun = {
             "fingerprint": saved["fingerprint"],
-            "level": "user",
+            "level": saved.get("level", "user"),
             "epsilon": finite(epsilon(noise, most, delta)),
             "noise": noise,
             "delta": delta,
@@ -130,9 +131,9 @@ def spent_nothing(path: Path) -> bool:
 def spent_by_lines(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun | None:
     """What a run spent that is not in its record: of its clients' records, or without noise at all,
     which is ε = ∞. None: its record has all."""
-    if e.dp.of_users:
+    if e.noises_rounds:
         return None
-    return spent_on_records(e, visits) if e.dp.of_records else _without_noise(e, visits)
+    return spent_on_records(e, visits) if e.noises_gradients else _without_noise(e, visits)
 
 
 def _without_noise(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun:
@@ -173,8 +174,9 @@ def told_of_records(visits: Iterable[VisitRow | FailedVisitRow]) -> dict[int, fl
     return dict(sorted(told.items()))
 
 
-def check_record(path: Path, visits: Iterable[VisitRow | FailedVisitRow]) -> None:
+def check_record(path: Path, e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> None:
     """Raises UserError unless the record in `path` counts all that the lines of visits tell."""
+    visits = [row for row in visits if e.releases(row["round"])]
     if not path.exists():
         raise UserError(
             f"{path} is missing, which counts what was spent of the clients' privacy; restore it,"

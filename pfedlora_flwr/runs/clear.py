@@ -60,4 +60,4 @@ def in_words(e: Experiment) -> str:
     rough = ", from which n_k follows roughly"
     if e.secagg.enabled:
         return f"seconds, {node}; where its node-config says scores=told, {figures}{rough}"
-    return f"{figures}{'' if e.dp.of_records else rough}, seconds, the hash of the model, {node}"
+    return f"{figures}{'' if e.noises_gradients else rough}, seconds, the hash of the model, {node}"

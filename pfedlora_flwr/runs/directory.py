@@ -153,8 +153,9 @@ class RunDirectory(RunFiles):
         done is told in."""
         check_whole(self.checkpoints, self.rounds(), self.visits(), self.path)
         state = self.checkpoints.load()
-        if state and state.versions and self.experiment().dp.of_users:
-            check_record(self.dp_file, self.visits())
+        e = self.experiment() if state and state.versions else None
+        if e and e.noises_rounds:
+            check_record(self.dp_file, e, self.visits())
         if self.checkpoints.rounds() and not self.token_file.exists():
             raise UserError(
                 f"{self.token_file} is missing, by which nodes recognise the run; restore it, or"

@@ -65,7 +65,7 @@ def _check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path
     done: its rounds so far. record: what it has spent."""
     if saved.dp.epsilon is None or wanted.rounds == saved.rounds:
         return
-    if saved.dp.of_records:
+    if saved.noises_gradients:
         raise UserError(
             f"rounds is {wanted.rounds}; with dp.level=record and dp.epsilon each client has noise"
             f" for the planned rounds, {saved.rounds}: a run cannot be extended; start a new one"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.runs.accountant import finite
+from pfedlora_flwr.runs.accountant import epsilon, finite
 from pfedlora_flwr.runs.budget import Budget, told_of_records
 from pfedlora_flwr.runs.clear import in_words
 from pfedlora_flwr.runs.rows import DP, FailedVisitRow, Privacy, VisitRow
@@ -82,6 +82,17 @@ _OF_RECORDS = (
     _PUBLIC,
     "dp: noise and sums are computed in floating point, so not exactly Gaussian",
 )
+_OF_SUMS = (
+    "dp: the server, which reads every client's sums before it adds the noise; under masks clients"
+    " add it, and fewer honest ones than sums.honest are not enough",
+    "dp: n_k; neighbours have zeros in the place of a record; epsilon_replace is for another in it",
+    "dp: accuracies, which are of models that have the client's own samples without noise",
+    "dp: the clients' own models, their priors and corrections, and what they predict",
+    "dp: several records of one person, whose ε add up, and who took part and who failed",
+    "dp: other runs on the same data, those that this one replaced included: they add up",
+    "dp: the noise is drawn and added in floating point, under masks in their levels, so not"
+    " exactly Gaussian",
+)
 _HELD_OUT = "dp: what held-out clients tell of their adaptation"
 _NO_NOISE = "dp.noise is 0: there is clipping, and no differential privacy"
 
@@ -123,27 +134,32 @@ def privacy_of(
 
 
 def _dp(e: Experiment, visits: Sequence[VisitRow | FailedVisitRow], budget: Budget) -> DP:
-    """By the server's account, or of records as the clients told it: their accounts are with
-    them."""
-    if e.dp.of_records:
+    """By the server's account, or of noised gradients as the clients told it: their accounts are
+    with them."""
+    theirs = e.noises_gradients
+    if theirs:
         counts = Counter(row["client"] for row in visits if row["status"] == "ok")
         told = told_of_records(visits)
-        epsilon = max(told.values(), default=math.inf if budget.asked else 0.0)
+        spent = max(told.values(), default=math.inf if budget.asked else 0.0)
     else:
         counts = Counter(budget.participations)
         told = {client: budget.epsilon(n) for client, n in sorted(counts.items())}
-        epsilon = budget.epsilon(max(counts.values(), default=0))
-    return {
-        "level": "record" if e.dp.of_records else "user",
-        "epsilon": finite(epsilon),
+        spent = budget.epsilon(max(counts.values(), default=0))
+    most = max(counts.values(), default=0)
+    found: DP = {
+        "level": "user" if e.dp.of_users else "record",
+        "epsilon": finite(spent),
         "by_client": {str(client): finite(spent) for client, spent in told.items()},
         "delta": e.dp.delta,
-        "noise": e.dp.noise if e.dp.of_records else budget.noise,
+        "noise": e.dp.noise if theirs else budget.noise,
         "clip": e.dp.norm,
-        "draws": None if e.dp.of_records else budget.draws,
-        "participations_max": max(counts.values(), default=0),
+        "draws": None if theirs else budget.draws,
+        "participations_max": most,
         "earlier": budget.earlier,
     }
+    if e.noises_sums:
+        found["epsilon_replace"] = finite(epsilon(budget.noise / 2, most, e.dp.delta))
+    return found
 
 
 def _not_noised(
@@ -153,8 +169,10 @@ def _not_noised(
     if e.dp.noise == 0:
         return [_NO_NOISE]
     clear, told = [] if simulated else [_TWICE], f"dp: in the clear: {in_words(e)}"
-    if e.dp.of_records:
+    if e.noises_gradients:
         return [told, *_OF_RECORDS, *clear, *([_HELD_OUT] if e.held_out.clients else [])]
+    if e.noises_sums:
+        return [told, *_OF_SUMS, *clear, _CHOICES, _PUBLIC]
     server = "the sum of a round's updates" if e.secagg.enabled else "every client's upload"
     if not own_data and e.normalise != "model" and e.data.text_column is None:
         clear += [_SHARED]

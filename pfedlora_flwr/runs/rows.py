@@ -340,6 +340,7 @@ class DP(TypedDict):
     # noised sums of the server, those of repeated rounds included; null if clients draw (record)
     draws: int | None
     participations_max: int  # of the client that took part most often
+    epsilon_replace: NotRequired[float | None]  # of sums: ε where a record is replaced by another
     earlier: list[EarlierRun]  # runs that this one replaced in its folder; ε is without them
 
 

@@ -30,7 +30,8 @@ from pfedlora_flwr.methods.leave_one_out import (
     spread_of,
 )
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
-from pfedlora_flwr.methods.sums import OfSums, Shrunk, Sums
+from pfedlora_flwr.methods.moments import Sums
+from pfedlora_flwr.methods.sums import OfSums, Shrunk
 from pfedlora_flwr.models.summary import Summary
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import named
@@ -112,12 +113,14 @@ class Federation:
         self.round = 0
         self.kept: dict[tuple[int, int], nn.Module] = {}  # by client and round, as on a disk
         self.inside: dict[int, Samples] = {}  # whose samples are in the sums
+        self.versions: dict[int, int] = {}  # of whose last counted visit the server knows
         self.clients = clients
 
     def visit(self, client: int, samples: Samples) -> Upload:
         """As a client does it: it begins with its model of the round that the server names."""
         received = self.method.download(self.state, client, self.round)
-        version = int(received["acknowledged"])
+        version = self.versions.get(client, 0)
+        assert version == int(received.get("acknowledged", version))
         start = self.kept.get((client, version)) or self.method.initial_model(client)
         model = copy.deepcopy(start)
         where = client, self.round, None, drawn(60, 100 + client)  # its validation samples
@@ -134,6 +137,7 @@ class Federation:
         came = {k: upload for k, upload in uploads.items() if k not in lost}
         if came:
             self.state = self.method.aggregate(came, self.state, self.round)
+            self.versions |= dict.fromkeys(came, self.round)
         self.inside |= {k: parts[k] for k in came}
         return uploads
 
@@ -166,10 +170,10 @@ def test_whatever_visits_there_are_the_head_is_that_of_all_samples(
             for k in present
         }
         lost = tuple(k for k in parts if draws.random() < 0.3)
-        copies.append((federation.state, dict(federation.inside)))
+        copies.append((federation.state, dict(federation.inside), dict(federation.versions)))
         federation.play(parts, lost)
         if draws.random() < 0.3:
-            federation.state, federation.inside = copies[-1]
+            federation.state, federation.inside, federation.versions = copies[-1]
     federation.play({k: pools[k] for k in (2, 0, 3, 1)})
     assert_exact(federation.method, Sums.among(federation.state), federation.all_samples(), s)
     uploads = federation.play({k: pools[k] for k in range(4)})
@@ -518,8 +522,10 @@ def test_a_difference_must_leave_whole_sums() -> None:
         ({"train": "all"}, "train is all; allowed with fedlda: head"),
         ({"representation-norm": "none"}, "representation-norm is none; allowed with fedlda: lay"),
         ({"neck": "always"}, "neck is always; allowed with fedlda: auto"),
-        ({"secagg.enabled": True}, "fedlda does not take a mean of uploads; secagg.enabled needs"),
-        ({"dp.clip": 1, "dp.noise": 1}, "fedlda does not take a mean of uploads; dp needs one"),
+        (
+            {"secagg.enabled": True, "sums.changing": 6},
+            "sums.changing is 6; allowed with secagg.enabled: auto, or 7, by secagg.threshold, to",
+        ),
     ],
 )
 def test_keys_that_it_cannot_take_are_told_in_a_line(keys: dict[str, object], line: str) -> None:

@@ -32,7 +32,7 @@ from pfedlora_flwr.federation.flower_compat import (
     secagg_record,
     secaggplus_mod,
 )
-from pfedlora_flwr.federation.link import LEVELS
+from pfedlora_flwr.federation.keys import LEVELS
 from pfedlora_flwr.federation.messages import failure_in
 from pfedlora_flwr.federation.secure import masks, unmasked
 from pfedlora_flwr.federation.secure.figures import SIZE, Words, figures_of

@@ -22,7 +22,7 @@ from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import Admitted, admit_report
 from pfedlora_flwr.federation.clients import Clients, RunFailed
 from pfedlora_flwr.federation.flower_compat import Key, MaskedSum, silence_workflow
-from pfedlora_flwr.federation.link import LEVELS
+from pfedlora_flwr.federation.keys import LEVELS
 from pfedlora_flwr.federation.messages import Report, taken_in
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.secure import masks
@@ -117,7 +117,7 @@ class SecureUplink(Uplink):
             moved = moved_by(part, mean)
             if not e.dp.enabled:  # else rounding would come before the noise, which is to hide it
                 moved = {name: t.to(part[name].dtype) for name, t in moved.items()}
-            uploads = {SERVER: Upload(moved, 1)}
+            uploads = {SERVER: Upload(moved, len(visits) if self._method.adds else 1)}
         return Collected(visits, uploads, reason, summed)
 
     def _mean(
@@ -131,7 +131,7 @@ class SecureUplink(Uplink):
         """Δ̄ = Σ n_k Δ_k / Σ n_k over the clients that are left, as one vector, and what else they
         tell together; or None and why there is none."""
         e, client_of = self._experiment, {node: client for client, node in nodes.items()}
-        needed = max(self._execution.enough_of(e.sampled), LEAST)
+        needed = max(self._execution.enough_of(e.sampled), LEAST, e.noising)
 
         def too_few(left: Iterable[int]) -> str:
             clients = sorted(client_of[node] for node in left)
@@ -193,13 +193,13 @@ class SecureUplink(Uplink):
                 None,
                 f"too few shares came to unmask: {len(total.left)} clients answered",
             )
-        if e.dp.enabled and total.weight != len(left) * LEVELS:
+        if e.masked_weight == 1 and total.weight != len(left) * LEVELS:
             # with another total an update would count more than its clip over K
             return (
                 None,
                 (
-                    "the weights in the sum are not 1 each, as dp has them: a client's upload is"
-                    " wrong, nobody can tell whose"
+                    "the weights in the sum are not 1 each, as dp and sums have them: a client's"
+                    " upload is wrong, nobody can tell whose"
                 ),
             )
         mean, _ = means

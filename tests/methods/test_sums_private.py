@@ -1,0 +1,186 @@
+"""Methods of sums with differential privacy: what a record changes, what noise there is, and what
+it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from pfedlora_flwr.audit.audit import audit
+from pfedlora_flwr.audit.canaries import RARE
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation import dp
+from pfedlora_flwr.launch.dp_plan import plan
+from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.methods.sums import OfSums
+from pfedlora_flwr.models.summary import Summary
+from pfedlora_flwr.runs.budget import Budget
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.training.loop import Samples, Visit
+from tests.conftest import run_locally
+from tests.methods.test_sums import METHODS, Federation, drawn, made, some
+from tests.models.bases import base
+from tests.plain import Plain
+
+pytest.importorskip("dp_accounting")
+RECORD = {"dp.level": "record", "dp.noise": 2.0, "normalise": "model"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Keys of four clients with a pretrained model of twenty logits."""
+    pytest.importorskip("timm")
+    keys = {"models": base(tmp_path_factory.mktemp("base"), "test_resnet"), "clients": 4}
+    return keys | {
+        "representation": "pretrained-logits",
+        "dataset": "synthetic:200",
+        "partition.kind": "iid",
+    }
+
+
+def length(tensors: Tensors) -> float:
+    return float(sum(t.square().sum() for t in tensors.values()) ** 0.5)
+
+
+@pytest.mark.parametrize("more", [{}, {"secagg.enabled": True, "secagg.max-samples": 64}])
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("beyond", [1.0, 3.0])
+def test_a_record_changes_what_is_sent_by_one(
+    name: str, more: dict[str, object], beyond: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """beyond: the length of its coordinates, which counts as at most 1."""
+    monkeypatch.setattr(
+        OfSums, "inputs", lambda self, model, data, visit: beyond * unit(model, data, visit)
+    )
+    method, samples = made(name, **RECORD, **more), drawn(20, 1)
+    sent = []
+    for part in (samples, some(samples, torch.arange(19))):
+        sent.append(Federation(method, 1).play({0: part})[0])
+    change = {n: t - sent[1].tensors[n] for n, t in sent[0].tensors.items()}
+    moment = 1.0 if method.squares else (1 - 0.09) ** 0.5
+    share = length(change) / method.scale
+    level = 2 * method.experiment.secagg.clip / 2**22 / method.scale if more else 0.0
+    rounding = level * sum(t.numel() for t in change.values()) ** 0.5
+    assert share == pytest.approx(moment * (1 - rounding), abs=1e-9)
+    assert (rounding > 0) == bool(more)
+
+
+def unit(model: Summary, data: Samples, visit: Visit) -> torch.Tensor:
+    """Coordinates of length 1."""
+    x, visit.flops["sums"] = data.inputs.double(), 0
+    wide = torch.nn.functional.pad(x, (0, model.model.width - x.shape[1]))
+    return torch.nn.functional.normalize(wide, dim=1)
+
+
+def test_epsilon_is_that_of_one_release_by_hand() -> None:
+    e = from_flat({"method": "fedlda", "setting": "homogeneous"} | RECORD)
+    assert (e.dp.clip, e.rounds) == (1.0, 2)
+    budget = Budget(None, e)
+
+    def by_hand(z: float) -> float:
+        def above(found: float) -> float:
+            one, two = 1 / (2 * z) - found * z, -1 / (2 * z) - found * z
+            return float(norm.cdf(one) - exp(found) * norm.cdf(two)) - e.dp.delta
+
+        return float(brentq(above, 1e-3, 50, xtol=1e-12))
+
+    assert budget.epsilon(1) == pytest.approx(by_hand(2.0), abs=1e-6 * by_hand(2.0) + 1e-6)
+    assert budget.epsilon(1) >= by_hand(2.0) - 1e-9
+    assert by_hand(1.0) > 2 * by_hand(2.0), "a replaced record costs more than twice"
+
+
+@pytest.mark.parametrize("noise", ["drawn", "zeros"])
+def test_a_run_releases_once_and_its_canary_is_below_epsilon_unless_noise_is_missing(
+    run: dict[str, object], tmp_path: Path, noise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = run | RECORD | {"method": "fedlda", "audit.uploads": True}
+    if noise == "zeros":
+        monkeypatch.setattr(dp, "gaussian", lambda count: 1e-9 * torch.randn(count).numpy())
+    done = run_locally(tmp_path / "run", keys)
+    assert done.code == 0, done.stderr
+    spent = done.result["privacy"]["dp"]
+    assert (spent["level"], spent["draws"], spent["participations_max"]) == ("record", 1, 1)
+    assert spent["epsilon"] < spent["epsilon_replace"] < 3 * spent["epsilon"]
+    told = " ".join(done.result["privacy"]["not_covered"])
+    assert "accuracies, which are of models that have the client's own samples" in told
+    found = audit(RunDirectory(tmp_path / "run"))["dp"]
+    assert found["epsilon"] == pytest.approx(spent["epsilon"])
+    if noise == "drawn":
+        assert found["lower"] < found["epsilon"]
+        assert found["deviation"] == pytest.approx(1, abs=0.2)  # 420 numbers
+        assert found["chance"] > RARE
+    else:
+        assert found["chance"] < RARE
+        assert found["lower"] > found["epsilon"]
+    again = run_locally(tmp_path / "run", keys | {"resume": True})
+    assert again.code == 0, again.stderr
+
+
+def test_under_masks_clients_noise_makes_up_the_sum_s(
+    run: dict[str, object], tmp_path: Path
+) -> None:
+    more = {"secagg.enabled": True, "secagg.max-samples": 128, "sums.honest": 2}
+    keys = run | RECORD | {"method": "fedlda"} | more
+    done = run_locally(tmp_path / "run", keys)
+    assert done.code == 0, done.stderr
+    saved = RunDirectory(tmp_path / "run").checkpoints.load()
+    assert saved is not None
+    plain = Plain(keys)
+    method = plain.method
+    assert isinstance(method, OfSums)
+    plain.train(2)  # without the links that draw
+    parts = [(t - plain.state[n]).flatten() for n, t in saved.tensors.items()]
+    noise = torch.cat(parts) / method.scale  # 420 numbers
+    assert float(noise.std()) == pytest.approx(2.0 * (4 / 2) ** 0.5, rel=0.2)
+    assert done.result["privacy"]["dp"]["draws"] == 1
+
+
+def test_whole_clients_are_clipped(run: dict[str, object], tmp_path: Path) -> None:
+    keys = run | {"method": "fedncm", "dp.clip": 0.5, "dp.noise": 1e-4}
+    done = run_locally(tmp_path / "run", keys)
+    assert done.code == 0, done.stderr
+    saved = RunDirectory(tmp_path / "run").checkpoints.load()
+    assert saved is not None
+    assert 0.5 < length(saved.tensors) <= 4 * 0.5 + 1e-2
+    assert done.result["privacy"]["dp"]["level"] == "user"
+
+
+def test_a_plan_tells_of_replaced_records_and_few_ones(
+    run: dict[str, object], tmp_path: Path
+) -> None:
+    plain = Plain(run | RECORD | {"method": "fedlda"})
+    folder = RunDirectory(tmp_path / "run")
+    told = " ".join(plan(plain.config, folder))
+    assert "is replaced by another" in told
+    assert "sums.dp-moment=0 leaves it out" in told
+    e = plain.config.experiment
+    without = e.replace(options=replace(e.options, dp_moment=0.0))
+    told = " ".join(plan(replace(plain.config, experiment=without), folder))
+    assert "leaves it out" not in told
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"sums.shrinkage": "validation"}, "allowed with dp: auto, or a number"),
+        ({"rounds": 1}, "rounds is 1; allowed with fedlda and dp: at least 2"),
+        ({"normalise": "federation"}, "normalise is federation; .* dp.level=record: model"),
+        ({"dp.clip": 2}, "dp.clip is 2; allowed with fedlda and dp.level=record: 1"),
+        ({"secagg.enabled": True, "sums.honest": 11}, "sums.honest is 11; .*: at most 10"),
+        (
+            {"secagg.enabled": True, "dp.noise": "auto", "dp.epsilon": 2},
+            "dp.epsilon is 2.0; .* secagg.enabled: auto, with dp.noise",
+        ),
+        ({"dp.epsilon": 2}, "dp needs one of dp.noise and dp.epsilon"),
+    ],
+)
+def test_keys_that_do_not_go_with_it_are_told_in_a_line(keys: dict[str, object], line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        from_flat({"method": "fedlda", "setting": "homogeneous"} | RECORD | keys)
