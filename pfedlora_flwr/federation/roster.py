@@ -136,6 +136,12 @@ class Roster:
         claims = {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}
         return {client for client, claim in claims.items() if claim.partition == OWN}
 
+    @property
+    def withheld(self) -> dict[int, list[str]]:
+        """By client, the rules `egress.…` by which its site keeps something back."""
+        claims = {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}
+        return {client: claim.withheld for client, claim in claims.items() if claim.withheld}
+
     def wait_for(
         self,
         clients: Sequence[int],

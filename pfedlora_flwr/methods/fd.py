@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
     ClassMeans,
@@ -54,6 +55,10 @@ class FD(Method):
         others = state["clients"] != client
         means, labels = state["means"][others], state["classes"][others]
         return merged_rows(self.experiment, means, labels, self.classes)
+
+    @classmethod
+    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
+        return ("classes", "means")
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
     check_report,
@@ -55,6 +56,10 @@ class FedGH(Method):
     def state_init(self, seed: int) -> Tensors:
         """θ⁰."""
         return shared_last_layer(self, seed)
+
+    @classmethod
+    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
+        return ("classes", "means")
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch.nn.functional import cross_entropy
 
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.fedgh import FedGH
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.server_training import ServerOptions
@@ -40,6 +41,10 @@ class FedRE(FedGH):
     @dataclass(frozen=True)
     class Options(ServerOptions):
         pass
+
+    @classmethod
+    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
+        return ("label",)
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
     by_class,
@@ -72,6 +73,10 @@ class FedSSA(Method):
         """φ̄_s of every class that anyone has reported: the unweighted mean of all reporters' last
         rows."""
         return merged_rows(self.experiment, state["means"], state["classes"], self.classes)
+
+    @classmethod
+    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
+        return ("classes", "means")
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
     ClassMeans,
@@ -81,6 +82,10 @@ class FedTGP(Method):
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
         """P̂ of every class that anyone has reported; the net stays."""
         return {"classes": state["classes"], "means": state["means"]}
+
+    @classmethod
+    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
+        return ("classes", "means")
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

@@ -133,6 +133,12 @@ class Method(ABC):
         """Raises UserError for an Experiment that this method cannot run."""
 
     @classmethod
+    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
+        """The parts of an upload that are about each class the client holds. Those beside a part
+        `classes` have a row for each; without it none can be left out."""
+        return ()
+
+    @classmethod
     def record_epochs(cls, experiment: Experiment) -> int:
         """Epochs of DP-SGD in a visit with `dp.level=record`, of which all that is sent is made; 0
         if the method has none."""

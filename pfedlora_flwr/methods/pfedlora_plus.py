@@ -183,6 +183,10 @@ class PFedLoRAPlus(PFedLoRA):
     def predictor(self, model: ClientModel) -> ClientModel:
         return model.merged() if isinstance(model, Summed) else model
 
+    @classmethod
+    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
+        return ("classes", "counts", *ROWS) if experiment.options.adapter_rows == "classes" else ()
+
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:

@@ -257,6 +257,10 @@ class OfSums(Method):
         acknowledged = own if len(own) else torch.zeros(1, dtype=torch.int64)
         return {name: state[name] for name in self.nothing()} | {"acknowledged": acknowledged}
 
+    @classmethod
+    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
+        return ("sums",)
+
     def local_update(
         self, model: Summary, received: Tensors, data: Samples, visit: Visit
     ) -> Upload:
