@@ -54,13 +54,10 @@ def page(
         f"<dl>{rows}</dl>",
     ]
     body += [f"<p>{html.escape(note.replace('**', ''))}</p>" for note in notes]
-    body += [
-        *(table.html() for table in tables),
-        "<h2>Figures</h2>",
-        '<div class="figures">',
-        *map(_figure, pictures),
-        "</div>",
-    ]
+    body += [table.html() for table in tables]
+    if pictures:
+        drawn = "".join(map(_figure, pictures))
+        body += ["<h2>Figures</h2>", f'<div class="figures">{drawn}</div>']
     head = (
         '<meta charset="utf-8"><meta name="viewport"'
         f' content="width=device-width"><title>{name}</title><style>{_STYLE}</style>'

@@ -128,9 +128,9 @@ def _limited(policy: Policy, said: Mapping[str, Any]) -> Config:
     }
     kept, without = Config(), set[str]()
     for name, value in said.items():
-        if free.get(_RULED.get(name, ""), name in _FREE):
+        if free.get(_RULED.get(name, ""), name in _FREE) or value == _EMPTY.get(name):
             kept[name] = value
-        elif value != _EMPTY.get(name):
+        else:
             without.add(_RULED.get(name, name))
             kept |= {name: _EMPTY[name]} if name in _EMPTY else {}
     if "partition_id" in said:
