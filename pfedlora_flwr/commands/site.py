@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pfedlora_flwr.commands.console import PlainCommand, err, out
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, counted
 
 if TYPE_CHECKING:
     from pfedlora_flwr.report.table import Table
@@ -87,8 +87,9 @@ def report(
     refused = _messages([line for line in lines if "refused" in line], "What was refused, and why")
     text = page(
         "What left this site",
-        f"{sum('refused' not in line for line in lines)} messages left this site, and"
-        f" {len(refused.lines)} were refused. The log is as it was written.",
+        f"{counted(len(lines) - len(refused.rows), 'message')} left this site,"
+        f" {len(refused.rows)} {'was' if len(refused.rows) == 1 else 'were'} refused. The log is as"
+        " it was written.",
         facts,
         ["The log holds no values: of each message its kinds, shapes, bytes and a hash."],
         [table for table in (runs, refused, _messages(lines)) if table.rows],

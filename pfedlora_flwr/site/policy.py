@@ -115,10 +115,10 @@ class Policy(Section):
         )
         path, told, sha256 = str(node_config.get(POLICY, "")), dict[str, Any](), ""
         if POLICY in node_config:
-            if "state-path" not in node_config:
-                mistakes.append(f"{POLICY} needs a state-path in the node-config, for its log")
             told, found, sha256 = _of_file(Path(path).expanduser())
             mistakes = found + mistakes
+            if "state-path" not in node_config:
+                mistakes = [f"{POLICY} needs a state-path in the node-config, for its log"]
         if mistakes:
             raise UserError(mistakes[0])
         both = told.keys() & said.keys()

@@ -104,7 +104,7 @@ def federate(
 
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
     with suppress(RunFailed, RunDiverged, UserError):
-        server_app.serve(LocalGrid(app, nodes, flat), context)  # type: ignore[arg-type]
+        server_app.serve(LocalGrid(app, nodes, flat), context)
     return seen
 
 
@@ -146,7 +146,7 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any) -> Iterator[str]:
             if abs(said[name] * said["test"] - round(said[name] * said["test"])) > 1e-6:
                 yield f"{name} has the digits of another denominator"
     for name, record in content.metric_records.items():
-        if "num_examples" in name and (count := int(record["num_examples"])):  # type: ignore[call-overload]
+        if "num_examples" in name and (count := int(record["num_examples"])):
             if "evaluate" in name and count != said.get("test"):
                 yield f"the size {count} of its test part"
             if "fitres" in name and not (e.secagg_enabled or e.dp_of_users):
@@ -252,10 +252,8 @@ def test_a_run_goes_on_without_what_some_sites_withhold_and_says_so(
         ("losses",),
         ("losses", "scores"),
     }
-    assert (
-        "client 0 keeps something back by its site's policy: mean losses go without it; means, tuning"
-        in (caplog.text)
-    )
+    line = "client 0 keeps something back by its site's policy: mean losses go without it; means,"
+    assert line in caplog.text
     entries = [*Log(tmp_path / "0").lines()]
     assert [entry["method"] for entry in entries] == ["fedavg"] * len(entries)
     assert sum(entry["upload"] for entry in entries) == 3
