@@ -10,6 +10,7 @@ from statistics import fmean
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from pfedlora_flwr.errors import printable
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import rows, wire
@@ -117,7 +118,11 @@ class PersonalisedStrategy:
         clients = Clients(grid, self.method, x, run, left, self._message, self._fail, self._refuse)
         self._data = clients.roster.data
         logger.info("data: %s", data_told(run, e, self.method.task))
-        for client, rules in clients.roster.withheld.items():
+        roster = clients.roster
+        for client, node in sorted(roster.node_of.items()) if not e.hides_clients else ():
+            if name := roster.site_of.get(node):
+                logger.info("client %d is site %s", client, printable(name))
+        for client, rules in roster.withheld.items():
             told = "; ".join(COSTS.get(rule, rule) for rule in rules)
             logger.info("client %d keeps something back by its site's policy: %s", client, told)
         there, classes = len(clients.roster.class_names), self.method.task.classes
