@@ -11,6 +11,7 @@ import pytest
 
 from pfedlora_flwr import config
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation.flower_compat import be_task
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
@@ -20,6 +21,7 @@ from tests.federation.test_roster import Grid, client
 
 
 def named(names: dict[int, str], **nodes: Any) -> Any:
+    be_task(1, 1)
     grid: Any = Grid(**nodes)
     grid.get_nodes = lambda: [SimpleNamespace(node_id=n, name=t) for n, t in names.items()]
     return grid
