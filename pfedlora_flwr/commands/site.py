@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,9 +39,10 @@ def check(file: Annotated[Path, typer.Argument(metavar="FILE", hidden=True)]) ->
         err.print(f"error: {line}")
     if policy is None:
         raise typer.Exit(2)
-    for k, value in policy.keys().values():
+    every = (policy.keys() | {f"egress.{n}": k for n, k in policy.egress.keys().items()}).items()
+    for name, (k, value) in every:
         mark = " " if value == k.default else "*"
-        out.print(f"{mark} {said(k, value)}   ({k.meaning})", soft_wrap=True)
+        out.print(f"{mark} {said(replace(k, name=name), value)}   ({k.meaning})", soft_wrap=True)
     out.print(f"policy {file} holds (* differs from the default); its hash is {policy.sha256}")
 
 

@@ -202,7 +202,7 @@ class PersonalisedClient(NumPyClient):
             policy_for(self.node_config),
             upload,
             data.train.labels,
-            method.class_rows(self.experiment),
+            method.rows_sent(self.experiment),
             weighs=not (self.experiment.secagg_enabled or self.experiment.dp_of_users),
         )
         clock.lap("train")

@@ -15,7 +15,7 @@ from pfedlora_flwr.errors import UserError, short
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import PREDICTORS, Diverged, Refused, is_predictor
 from pfedlora_flwr.runs.checkpoint import Counts
-from pfedlora_flwr.runs.clear import in_the_clear
+from pfedlora_flwr.runs.clear import FIGURES, in_the_clear
 from pfedlora_flwr.runs.rows import HeldOutRow
 
 Config = dict[str, bool | bytes | float | int | str]
@@ -126,7 +126,7 @@ class Report:
         told: the fields that are taken, whatever else is there.
         """
         withheld = withheld_in(metrics)
-        told = told - {field for rule in withheld for field in _WITHHELD_BY.get(rule, ())}
+        told = {field for field in told if RULED.get(field) not in withheld}
         return cls(
             round=count(metrics.get("round"), "its round"),
             client=count(metrics.get("client"), "its client"),
@@ -167,12 +167,14 @@ class Report:
         )
 
 
-_WITHHELD_BY = {
-    "scores": ("counts", "other_accuracies"),
-    "losses": ("loss", "losses"),
-    "samples": ("flops_by_phase", "epsilon"),
+RULED = {
+    **dict.fromkeys((*FIGURES, "counts", "other_accuracies"), "scores"),
+    **dict.fromkeys(("loss", "losses"), "losses"),
+    # of a client's rows both are functions of n_k
+    **dict.fromkeys(("flops_by_phase", "epsilon"), "samples"),
+    "columns": "feature-names",
 }
-"""The fields of a report that may not be there, by the site's rule."""
+"""By field of a reply, the rule `egress.…` of its site that may withhold it."""
 
 
 def withheld_in(metrics: Mapping[str, Any]) -> list[str]:

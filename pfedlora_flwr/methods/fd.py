@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
     ClassMeans,
@@ -36,6 +35,7 @@ class FD(Method):
     title = "FD"
     paper = "Jeong et al. 2018, arXiv 1811.11479"
     idea = "Each class's logits are pulled towards the other clients' mean logits of the class"
+    class_rows = ("classes", "means")
     shares = "mean logits of the classes held"
     merges = "class means"
     assumes = "the server may know which classes a client holds"
@@ -55,10 +55,6 @@ class FD(Method):
         others = state["clients"] != client
         means, labels = state["means"][others], state["classes"][others]
         return merged_rows(self.experiment, means, labels, self.classes)
-
-    @classmethod
-    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
-        return ("classes", "means")
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
     check_report,
@@ -41,6 +41,7 @@ class FedGH(Method):
         "The server trains a last layer on the clients' mean representations; it replaces every"
         " client's last layer"
     )
+    class_rows: ClassVar[tuple[str, ...]] = ("classes", "means")
     shares = "mean representations up, last layer down"
     merges = "server-trained"
     assumes = (
@@ -56,10 +57,6 @@ class FedGH(Method):
     def state_init(self, seed: int) -> Tensors:
         """θ⁰."""
         return shared_last_layer(self, seed)
-
-    @classmethod
-    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
-        return ("classes", "means")
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

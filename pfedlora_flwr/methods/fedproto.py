@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
     by_class,
@@ -40,6 +39,7 @@ class FedProto(Method):
         "Each class's representations are pulled towards the clients' mean representation of the"
         " class"
     )
+    class_rows = ("classes", "means", "counts")
     shares = "mean representations of the classes held, and their counts"
     merges = "class means"
     assumes = (
@@ -67,10 +67,6 @@ class FedProto(Method):
         prototypes."""
         weights = state["counts"] if self.options.weighting == "count" else None
         return merged_rows(self.experiment, state["means"], state["classes"], self.classes, weights)
-
-    @classmethod
-    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
-        return ("classes", "means", "counts")
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

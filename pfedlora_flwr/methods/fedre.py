@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.fedgh import FedGH
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.server_training import ServerOptions
@@ -31,6 +31,7 @@ class FedRE(FedGH):
     title = "FedRE"
     paper = "Yao et al., CVPR 2026, arXiv 2511.22265"
     idea = "Like FedGH, from one random mixture of a client's class means and its mixed label"
+    class_rows: ClassVar[tuple[str, ...]] = ("label",)
     shares = "one vector and its label up, last layer down"
     merges = "server-trained"
     assumes = (
@@ -41,10 +42,6 @@ class FedRE(FedGH):
     @dataclass(frozen=True)
     class Options(ServerOptions):
         pass
-
-    @classmethod
-    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
-        return ("label",)
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

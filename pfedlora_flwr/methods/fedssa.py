@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
     by_class,
@@ -42,6 +41,7 @@ class FedSSA(Method):
         "The last layer's rows are averaged per class over its holders, and blended into the"
         " clients' own rows in the first rounds"
     )
+    class_rows = ("classes", "means")
     shares = "last layer's rows of the classes held"
     merges = "class means"
     assumes = (
@@ -73,10 +73,6 @@ class FedSSA(Method):
         """φ̄_s of every class that anyone has reported: the unweighted mean of all reporters' last
         rows."""
         return merged_rows(self.experiment, state["means"], state["classes"], self.classes)
-
-    @classmethod
-    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
-        return ("classes", "means")
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
     ClassMeans,
@@ -53,6 +52,7 @@ class FedTGP(Method):
     title = "FedTGP"
     paper = "Zhang et al., AAAI 2024, arXiv 2401.03230"
     idea = "Like FedProto, but the server trains the prototypes, with a margin between them"
+    class_rows = ("classes", "means")
     shares = "mean representations up, prototypes down"
     merges = "server-trained"
     assumes = (
@@ -82,10 +82,6 @@ class FedTGP(Method):
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
         """P̂ of every class that anyone has reported; the net stays."""
         return {"classes": state["classes"], "means": state["means"]}
-
-    @classmethod
-    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
-        return ("classes", "means")
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

@@ -121,6 +121,7 @@ class OfSums(Method):
     """What methods of sums have in common: what is sent, added and checked. Each has a closed form
     of its own."""
 
+    class_rows = ("sums",)
     squares: ClassVar[bool] = True
     """Whether G is sent."""
 
@@ -256,10 +257,6 @@ class OfSums(Method):
         own = state["visits"][state["clients"] == client]
         acknowledged = own if len(own) else torch.zeros(1, dtype=torch.int64)
         return {name: state[name] for name in self.nothing()} | {"acknowledged": acknowledged}
-
-    @classmethod
-    def class_rows(cls, experiment: Experiment) -> tuple[str, ...]:
-        return ("sums",)
 
     def local_update(
         self, model: Summary, received: Tensors, data: Samples, visit: Visit

@@ -44,7 +44,7 @@ def gate(config_of: Callable[[Context], RunConfig], node_keys: Iterable[str] = (
         reply = None
         try:
             _check_names(config, known)
-            policy = Policy.of(config)
+            policy = Policy.of_node(config)
             entry["policy"] = policy.sha256
             simulated = permissions.said_own_machine() or in_simulation()
             allowed = permissions.ANYTHING if simulated else policy.permissions()

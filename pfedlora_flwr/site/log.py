@@ -103,24 +103,17 @@ class Log:
 
 def shapes_of(content: RecordDict) -> dict[str, Any]:
     """What a message holds, without its values: arrays, fields, bytes and a hash."""
-    arrays = [
-        f"{array.dtype or array.stype} {[*array.shape]}"
-        for record in content.array_records.values()
-        for array in record.values()
-    ]
+    kinds: tuple[Any, ...] = (content.config_records, content.metric_records)
+    said = [item for kind in kinds for record in kind.values() for item in record.items()]
+    arrays = [array for record in content.array_records.values() for array in record.values()]
     digest = hashlib.sha256()
-    for record in content.array_records.values():
-        for array in record.values():
-            digest.update(array.data)
-    records: tuple[tuple[str, Mapping[str, Any]], ...] = (
-        *content.config_records.items(),
-        *content.metric_records.items(),
-    )
-    said = {name: dict(record) for name, record in records}
-    digest.update(repr(said).encode())
+    for name, value in (*said, *((array.dtype, array.data) for array in arrays)):
+        digest.update(name.encode())
+        for part in value if isinstance(value, list) else [value]:
+            digest.update(part if isinstance(part, bytes) else repr(part).encode())
     return {
-        "arrays": arrays,
-        "fields": sorted({field for record in said.values() for field in record}),
+        "arrays": [f"{array.dtype or array.stype} {[*array.shape]}" for array in arrays],
+        "fields": sorted({name for name, _ in said}),
         "bytes": size_of(content),
         "sha256": digest.hexdigest(),
     }

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +22,34 @@ from pfedlora_flwr.methods import registry
 
 POLICY = "policy"
 """The key of a node-config that names the file."""
-NODE_KEYS = (
-    *permissions.NODE_KEYS,
-    "secagg",
-    "scores",
-    "dp",
-    "epsilon-cap",
-    "runs-cap",
-)
+NODE_KEYS = (*permissions.NODE_KEYS, "secagg", "scores", "dp", "epsilon-cap", "runs-cap")
 """The rules that a node-config may hold itself."""
 _HOURS = re.compile(r"([01]?\d|2[0-3])-([01]?\d|2[0-4])")
 LEAST = 3
 """Clients below which a masked sum hides nobody: of two, each knows the other's."""
 
 
-_MODULES, _METHODS, _MODELS = (Form(w, str, empty=True) for w in ("modules", "methods", "models"))
+_NAMES = Form("names", str, empty=True)
+
+
+@dataclass(frozen=True)
+class Egress(Section):
+    """What may leave."""
+
+    scores: str = key(
+        "each", "scores: mean, in a masked sum alone; none", choices=("none", "mean", "each")
+    )
+    samples: str = key(
+        "exact", "n_k and sizes of parts, as told", choices=("exact", "rounded", "capped")
+    )
+    class_counts: str = key(
+        "each", "samples of each class, rounded up or not", choices=("none", "rounded", "each")
+    )
+    step: int = key(10, "what `rounded` rounds to", low=2)
+    cap: int | None = key(None, "the most that `capped` tells", low=1)
+    min_count: int = key(1, "the fewest samples of a count, a score or a class's row", low=1)
+    feature_names: bool = key(True, "whether a table's column names leave")
+    losses: bool = key(True, "whether losses leave")
 
 
 @dataclass(frozen=True)
@@ -44,71 +57,32 @@ class Policy(Section):
     """The rules. file, sha256: of the policy; empty: there is none, so nothing is kept back, and a
     refusal's reason goes to the server. own: what the node-config itself names."""
 
-    allow_code: Listed[str] = key("", "modules whose code a run may name", form=_MODULES)
+    allow_code: Listed[str] = key("", "modules whose code a run may name", form=_NAMES)
     data_root: str = key("", "the folder below which a run may name data; empty: none")
     weights_root: str = key("", "the same for weights")
     allow_downloads: bool = key(False, "whether a run may name what is downloaded")
-    secagg: str = key(
-        "any", "required: only runs with secure aggregation", choices=("any", "required")
-    )
-    min_sites: int | None = key(
-        None, "the fewest sites of a masked sum; implies secagg = required", low=LEAST
-    )
-    scores: str = key(
-        "summed",
-        "told: with secagg this site's scores are told in the clear, too",
-        choices=("told", "summed"),
-    )
-    dp: str = key("any", "the level of dp that runs must have", choices=("any", "user", "record"))
-    epsilon_cap: float | None = key(
-        None, "the most ε of all runs together; implies that runs have dp", above=0
-    )
-    runs_cap: int | None = key(None, "the most runs that this site takes part in", low=1)
+    secagg: str = key("any", "whether runs must be masked", choices=("any", "required"))
+    min_sites: int | None = key(None, "the fewest sites of a sum; implies secagg", low=LEAST)
+    scores: str = key("summed", "scores of masked runs", choices=("told", "summed"))
+    dp: str = key("any", "the level that runs must have", choices=("any", "user", "record"))
+    epsilon_cap: float | None = key(None, "the most ε of all runs; implies dp", above=0)
+    runs_cap: int | None = key(None, "the most runs", low=1)
     runs_a_day: int | None = key(None, "the most runs in 24 hours", low=1)
     rounds: int | None = key(None, "the most rounds of a run, and uploads to it", low=1)
     bytes: int | None = key(None, "the most bytes that leave for a run", low=1)
-    hours: str = key("", "local hours in which messages are answered, such as 20-6; empty: all")
-    methods: Listed[str] | None = key(None, "methods that may run; auto: all", form=_METHODS)
-    models: Listed[str] | None = key(None, "models that may be trained; auto: all", form=_MODELS)
-    adapt: bool = key(True, "whether a model may be adapted here for a held-out client")
-    evaluate: bool = key(True, "whether a model is evaluated here outside a visit")
+    hours: str = key("", "local hours in which messages are answered, as 20-6; empty: all")
+    methods: Listed[str] | None = key(None, "methods that may run; auto: all", form=_NAMES)
+    models: Listed[str] | None = key(None, "models that may be trained; auto: all", form=_NAMES)
+    adapt: bool = key(True, "whether models are adapted for held-out clients")
+    evaluate: bool = key(True, "whether models are evaluated outside a visit")
     audit: bool = key(True, "whether the server may keep uploads (audit.uploads)")
-    egress_scores: str = key(
-        "each",
-        "each: this site's scores may leave; mean: only inside a masked sum; none: not at all",
-        name="egress.scores",
-        choices=("none", "mean", "each"),
-    )
-    egress_samples: str = key(
-        "exact",
-        "n_k and the sizes of evaluation parts as told: exact, rounded, or at most egress.cap",
-        name="egress.samples",
-        choices=("exact", "rounded", "capped"),
-    )
-    egress_class_counts: str = key(
-        "each",
-        "samples of each class: none, rounded up to egress.step, or each",
-        name="egress.class-counts",
-        choices=("none", "rounded", "each"),
-    )
-    egress_step: int = key(10, "what `rounded` rounds to", name="egress.step", low=2)
-    egress_cap: int | None = key(None, "the most that `capped` tells", name="egress.cap", low=1)
-    egress_min_count: int = key(
-        1,
-        "samples below which no count, score or row of a class leaves",
-        name="egress.min-count",
-        low=1,
-    )
-    egress_feature_names: bool = key(
-        True, "whether a table's column names leave", name="egress.feature-names"
-    )
-    egress_losses: bool = key(True, "whether losses leave", name="egress.losses")
+    egress: Egress = Egress()
     file: str = ""
     sha256: str = ""
     own: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, node_config: Mapping[str, Any]) -> Policy:
+    def of_node(cls, node_config: Mapping[str, Any]) -> Policy:
         """Of a node, its file read anew. Raises UserError with the first mistake."""
         said, mistakes = _parsed(
             {n: v for n, v in node_config.items() if n in NODE_KEYS}, "the node-config", texts=True
@@ -125,8 +99,8 @@ class Policy(Section):
         merged = told | said | {n: _stricter(_KEYS[n], told[n], said[n]) for n in both}
         own = {str(node_config[n]) for n in ("dataset", "data-path") if n in node_config}
         made = cls.of_values(merged, file=path, sha256=sha256, own=frozenset(own))
-        if mistakes := made.contradictions():
-            raise UserError(mistakes[0])
+        for line in made.contradictions():
+            raise UserError(line)
         if (made.epsilon_cap, made.runs_cap) != (None, None) and "state-path" not in node_config:
             raise UserError(
                 "epsilon-cap and runs-cap need a state-path in the node-config, where this node"
@@ -137,7 +111,8 @@ class Policy(Section):
     @classmethod
     def of_values(cls, values: Mapping[str, Any], **more: Any) -> Policy:
         """With these values by key."""
-        return cls(**{_KEYS[name].attribute: value for name, value in values.items()}, **more)
+        egress = {n.removeprefix(_OUT): v for n, v in values.items() if n.startswith(_OUT)}
+        return replace(cls.of(values), egress=Egress.of(egress), **more)
 
     @property
     def masked(self) -> bool:
@@ -152,7 +127,7 @@ class Policy(Section):
     @property
     def scores_told(self) -> bool:
         """Whether scores are told in the clear beside masks."""
-        return self.scores == "told" and self.egress_scores == "each"
+        return self.scores == "told" and self.egress.scores == "each"
 
     def permissions(self) -> permissions.Permissions:
         """What a run may name here."""
@@ -164,28 +139,23 @@ class Policy(Section):
             own=self.own,
         )
 
-    def contradictions(self) -> list[str]:
+    def contradictions(self) -> Iterator[str]:
         """Rules of which no run keeps both, a line each."""
-        counts, samples = self.egress_class_counts, self.egress_samples
-        hours = _HOURS.fullmatch(self.hours)
-        found = {
-            f"hours is {self.hours!r}; allowed: two different hours such as 20-6, or nothing": bool(
-                self.hours and not (hours and int(hours[1]) != int(hours[2]) % 24)
-            ),
-            "dp is record and secagg is required, and no run has both: choose one": (
-                self.dp == "record" and self.masked
-            ),
-            "egress.scores is none and secagg is required: under masks all sites' scores are in one"
-            " sum; set egress.scores to mean": self.egress_scores == "none" and self.masked,
-            f"egress.samples is {samples} and egress.class-counts is each, which add up to n_k; set"
-            " egress.class-counts to none or rounded": samples != "exact" and counts == "each",
-            "egress.samples is capped and egress.class-counts is rounded, whose sum n_k is: choose"
-            " one": (samples, counts) == ("capped", "rounded"),
-            "egress.samples is capped without egress.cap": (
-                samples == "capped" and self.egress_cap is None
-            ),
-        }
-        return [line for line, wrong in found.items() if wrong]
+        out, both = self.egress, (self.egress.samples, self.egress.class_counts)
+        hours = _HOURS.fullmatch(self.hours or "0-1")
+        if not hours or int(hours[1]) == int(hours[2]) % 24:
+            yield f"hours is {self.hours!r}; allowed: two different hours such as 20-6, or nothing"
+        if self.dp == "record" and self.masked:
+            yield "dp is record and secagg is required, and no run has both: choose one"
+        if out.scores == "none" and self.masked:
+            yield "egress.scores is none and secagg is required, whose sums hold scores: set mean"
+        if "exact" != both[0] != both[1] != "none":
+            yield (
+                f"egress.samples is {both[0]} and egress.class-counts is {both[1]}, whose sum n_k"
+                " is: set egress.class-counts to none"
+            )
+        if out.samples == "capped" and out.cap is None:
+            yield "egress.samples is capped without egress.cap"
 
     def objections(self, config: RunConfig, asked: Mapping[str, Any], kind: str) -> Iterator[str]:
         """What stands against a message of this run, before anything is done for it.
@@ -211,14 +181,14 @@ class Policy(Section):
             yield "audit is false here, and audit.uploads is true in this run"
         if kind == "evaluate" and not (self.adapt if asked.get("adapt") else self.evaluate):
             yield f"{'adapt' if asked.get('adapt') else 'evaluate'} is false here"
-        if self.egress_scores == "none" and e.secagg_enabled:
+        if self.egress.scores == "none" and e.secagg_enabled:
             yield "egress.scores is none here, and a masked sum holds scores"
-        rows = registry.find(e.method).class_rows(e)
-        if "counts" in rows and self.egress_class_counts == "none":
+        rows = registry.find(e.method).rows_sent(e)
+        if "counts" in rows and self.egress.class_counts == "none":
             yield "egress.class-counts is none here, and this run's uploads tell them"
-        exact = (self.egress_samples, self.egress_class_counts) == ("exact", "each")
+        exact = (self.egress.samples, self.egress.class_counts) == ("exact", "each")
         if rows and "classes" not in rows:
-            if self.egress_min_count > 1:
+            if self.egress.min_count > 1:
                 yield "egress.min-count is set here, and this run's uploads mix all classes"
             if "sums" in rows and not exact:
                 yield "this run's uploads are exact sums, and egress rules round them"
@@ -240,7 +210,8 @@ class Policy(Section):
         return first <= hour < last if first < last else hour >= first or hour < last
 
 
-_KEYS = keys_of(Policy)
+_OUT = "egress."
+_KEYS = keys_of(Policy) | keys_of(Egress, _OUT)
 _NOW: ContextVar[Policy | None] = ContextVar("_NOW", default=None)
 
 
@@ -256,7 +227,7 @@ def held(policy: Policy) -> Iterator[None]:
 
 def policy_for(node_config: Mapping[str, Any]) -> Policy:
     """The one under which the message is answered, read once. Raises UserError."""
-    return _NOW.get() or Policy.of(node_config)
+    return _NOW.get() or Policy.of_node(node_config)
 
 
 def check_file(path: Path) -> tuple[Policy | None, list[str]]:

@@ -85,7 +85,7 @@ def test_a_node_takes_part_only_in_runs_that_are_what_it_demands(
 def test_caps_need_a_state_path() -> None:
     for cap in ("epsilon-cap", "runs-cap"):
         with pytest.raises(UserError, match="epsilon-cap and runs-cap need a state-path"):
-            Policy.of({cap: 3})
+            Policy.of_node({cap: 3})
 
 
 def test_a_node_leaves_a_run_before_its_cap_is_exceeded_and_the_others_go_on(

@@ -734,7 +734,7 @@ def test_a_simulated_node_is_any_client_where_the_run_has_a_data_path(trained_ru
     real = PersonalisedClient(e, told | {"data-path": "/mine"}, "/data")
     assert real.where["data-path"] == "/mine"
     assert real._simulation(str(run.path), run.token) is None
-    with permissions.held(Policy.of(told).permissions()):  # a process that is no simulation's
+    with permissions.held(Policy.of_node(told).permissions()):  # a process that is no simulation's
         assert simulated._simulation(str(run.path), run.token) is None
 
 

@@ -141,7 +141,7 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any) -> Iterator[str]:
             yield f"{part} is {said[part]}"
         if part in said and not exact and said[part] == size and size not in told(size):
             yield f"{part} is exact"
-    if not exact and "test" in said:
+    if (not exact or rules["class-counts"] != "each") and "test" in said:
         for name in ("balanced_accuracy", "macro_f1"):
             if abs(said[name] * said["test"] - round(said[name] * said["test"])) > 1e-6:
                 yield f"{name} has the digits of another denominator"

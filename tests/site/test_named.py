@@ -79,6 +79,7 @@ def test_three_sites_with_three_policies_train_and_a_fourth_that_is_connected_se
         "rounds": 2,
         "method": "fedavg",
         "dataset": "synthetic:900",
+        "setting": "homogeneous",
         "partition.kind": "iid",
         "secagg.enabled": "true",
         "secagg.max-samples": 1000,

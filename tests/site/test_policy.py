@@ -168,10 +168,10 @@ WRONG = {
     'hours = "25-3"': "hours is '25-3'; allowed: two different hours such as 20-6",
     'hours = "6-6"': "hours is '6-6'; allowed: two different hours",
     'dp = "record"\nsecagg = "required"': "dp is record and secagg is required, and no run has",
-    'secagg = "required"\n[egress]\nscores = "none"': "egress.scores is none and secagg is requir",
-    '[egress]\nsamples = "rounded"': "egress.class-counts is each, which add up to n_k",
+    'secagg = "required"\n[egress]\nscores = "none"': "whose sums hold scores: set mean",
+    '[egress]\nsamples = "rounded"': "and egress.class-counts is each, whose sum n_k is",
     '[egress]\nsamples = "capped"\nclass-counts = "none"': "is capped without egress.cap",
-    '[egress]\nsamples = "capped"\nclass-counts = "rounded"\ncap = 9': "whose sum n_k is: choose",
+    '[egress]\nsamples = "capped"\nclass-counts = "rounded"\ncap = 9': "is rounded, whose sum",
 }
 
 
@@ -198,7 +198,7 @@ def test_a_policy_that_is_missing_or_unreadable_refuses_all_messages(tmp_path: P
         assert node.ask({"models": "cnn5"}) == NEUTRAL
         assert why in node.log()[-1]["refused"]
     with pytest.raises(UserError, match="policy needs a state-path"):
-        Policy.of({"policy": str(node.file)})
+        Policy.of_node({"policy": str(node.file)})
 
 
 SAID_TWICE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -222,7 +222,7 @@ def test_what_is_said_twice_counts_as_the_stricter_says(
     text: str, node_config: dict[str, Any], expected: dict[str, Any], tmp_path: Path
 ) -> None:
     node = Node(tmp_path, text, **node_config)
-    found = Policy.of(node.config)
+    found = Policy.of_node(node.config)
     assert {name: str(getattr(found, name)) for name in expected} == {
         name: str(value) for name, value in expected.items()
     }
@@ -234,7 +234,7 @@ def test_what_is_said_twice_counts_as_the_stricter_says(
 )
 def test_what_no_run_keeps_is_refused(text: str, node_config: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="in the node-config: choose one"):
-        Policy.of(Node(tmp_path, text, **node_config).config)
+        Policy.of_node(Node(tmp_path, text, **node_config).config)
 
 
 def test_a_log_that_was_changed_is_seen_and_one_that_cannot_be_written_stops_the_node(
