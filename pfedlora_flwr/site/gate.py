@@ -11,7 +11,7 @@ from typing import Any
 
 from flwr.app import Context, Error, Message
 
-from pfedlora_flwr.errors import UserError, brief, meant, permissions
+from pfedlora_flwr.errors import UserError, as_line, brief, meant, permissions
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode, Mod, secagg_record
@@ -39,7 +39,7 @@ def gate(config_of: Callable[[Context], RunConfig], node_keys: Iterable[str] = (
         entry: dict[str, Any] = {
             "run": context.run_id,
             "kind": message.metadata.message_type,
-            "round": message.metadata.group_id,
+            "round": as_line(message.metadata.group_id),
         }
         reply = None
         try:
@@ -60,6 +60,8 @@ def gate(config_of: Callable[[Context], RunConfig], node_keys: Iterable[str] = (
             entry["refused"] = brief(error)
         if reply is not None and not reply.has_error():
             entry |= shapes_of(reply.content)
+        if "refused" in entry:
+            entry["refused"] = as_line(entry["refused"])
         try:
             if log:
                 log.append(entry)
