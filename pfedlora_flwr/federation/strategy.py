@@ -122,7 +122,7 @@ class PersonalisedStrategy:
         for client, node in sorted(roster.node_of.items()) if not e.hides_clients else ():
             if name := roster.site_of.get(node):
                 logger.info("client %d is site %s", client, printable(name))
-        for client, rules in roster.withheld.items():
+        for client, rules in sorted(roster.withheld.items()):
             told = "; ".join(COSTS.get(rule, rule) for rule in rules)
             logger.info("client %d keeps something back by its site's policy: %s", client, told)
         there, classes = len(clients.roster.class_names), self.method.task.classes
