@@ -189,7 +189,12 @@ def all_wrong(folder: Path, rules: list[Rules], keys: Mapping[str, Any]) -> list
 SETTINGS: dict[str, dict[str, Any]] = {
     "masks": {"method": "fedavg", "secagg.enabled": True, "secagg.max-samples": 200},
     "users": {"method": "fedavg", "dp.clip": 0.3, "dp.noise": 1.0},
-    "held out": {"method": "fedavg", "clients-held-out": 2, "held-out.samples": "8,all"},
+    "held out": {
+        "method": "fedavg",
+        "clients-held-out": 2,
+        "held-out.samples": "8,all",
+        "max-failed-rounds": 2,
+    },
     "rows": {"method": "pfedlora_plus", "adapter.rows": "classes"},
     "an earlier evaluation": {"method": "fedavg", "evaluate-initial": True},
 }
