@@ -186,6 +186,7 @@ def all_wrong(folder: Path, rules: list[Rules], keys: Mapping[str, Any]) -> list
     return [w for k, reply in seen if rules[k] for w in wrong_in(reply, rules[k], sites[k], e)]
 
 
+OPTIONS = {"fedmrl": {"fedmrl.representation-dim": 8}}
 SETTINGS: dict[str, dict[str, Any]] = {
     "masks": {"method": "fedavg", "secagg.enabled": True, "secagg.max-samples": 200},
     "users": {"method": "fedavg", "dp.clip": 0.3, "dp.noise": 1.0},
@@ -203,7 +204,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", [*registry.NAMES, *SETTINGS])
 def test_nothing_leaves_a_site_that_its_policy_does_not_allow(name: str, tmp_path: Path) -> None:
     draw = random.Random(name)
-    keys = SETTINGS.get(name, {"method": name})
+    keys = SETTINGS.get(name, {"method": name} | OPTIONS.get(name, {}))
     if name in LORA:
         for library in ("timm", "peft"):
             pytest.importorskip(library)
