@@ -15,6 +15,7 @@ import click
 import typer
 
 from pfedlora_flwr.commands.console import Group, PlainCommand, WithKeys, err, out, say
+from pfedlora_flwr.commands.site import site
 from pfedlora_flwr.errors import UserError, brief, final_line, with_traceback
 from pfedlora_flwr.version import __version__
 
@@ -26,6 +27,9 @@ cli = typer.Typer(
     suggest_commands=False,  # Click's own suggestion is enough
     pretty_exceptions_enable=False,
 )
+
+
+cli.add_typer(site, name="site")
 
 
 def _print_version(wanted: bool) -> None:

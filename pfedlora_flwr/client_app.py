@@ -14,12 +14,11 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_client
 from pfedlora_flwr.federation.chain import mods
 from pfedlora_flwr.federation.client import PersonalisedClient
-from pfedlora_flwr.federation.demands import demanded
 from pfedlora_flwr.federation.flower_compat import Client, Mod
 from pfedlora_flwr.federation.model_cache import MODELS
-from pfedlora_flwr.federation.node_config import known_keys, permitted
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.runs.clear import scores_told
+from pfedlora_flwr.site.gate import gate
 from pfedlora_flwr.training.device import keep_freed_memory, memory_share
 
 Reader = Callable[[Context], RunConfig]
@@ -65,12 +64,11 @@ def app_of(read: Reader, first: Sequence[Mod] = (), *, node_keys: Sequence[str] 
 
     Args:
         read: The run's keys from Flower's context.
-        first: Mods of one's own. They see messages as they travel: before what this package's mods
-            do to them, and replies after.
+        first: Mods of one's own. They see messages that the site's gate has let in, before what
+            this package's other mods do to them, and replies after.
         node_keys: Keys of the node-config that these mods read.
     """
-    ours = [known_keys(node_keys), demanded(read), *mods(read)]
-    every = [permitted, *first, *ours]
+    every = [gate(read, node_keys), *first, *mods(read)]
     return ClientApp(client_fn=lambda context: client_fn(context, read), mods=every)
 
 

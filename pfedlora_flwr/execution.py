@@ -93,6 +93,12 @@ class Execution(Section):
         " class they have",
         name="scores.by-class",
     )
+    sites: Listed[str] = key(
+        "",
+        "the registered names of the nodes that train, as many as `clients`; empty: all connected"
+        " nodes; another node is sent nothing",
+        form=Form("names", str, empty=True),
+    )
     min_clients: int | None = key(None, "nodes needed before round 1; auto: all", low=1)
     min_success: float = key(
         1.0, "the share of sampled clients that must succeed for a round to count", above=0, high=1

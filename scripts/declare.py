@@ -82,7 +82,13 @@ def cli_page() -> str:
     """docs/cli.md."""
     group, parts = commands(), [_COMMANDS]
     assert isinstance(group, click.Group)
-    for name, command in group.commands.items():
+    within = {
+        f"{name} {inner}": command
+        for name, one in group.commands.items()
+        if isinstance(one, click.Group)
+        for inner, command in one.commands.items()
+    }
+    for name, command in (group.commands | within).items():
         context = click.Context(command, info_name=f"pfedlora {name}", terminal_width=80)
         help_text = command.get_help(context).partition("  Keys for CONF and -o")[0].rstrip()
         parts += [f"## {name}", f"```text\n{help_text}\n```"]

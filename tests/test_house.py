@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("config",),
     ("runs",),
     ("observers",),
-    ("federation",),
+    ("federation", "site"),
     ("client_app", "server_app"),
     ("audit", "comparison", "launch"),
     ("report",),

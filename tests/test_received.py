@@ -265,7 +265,7 @@ def test_by_site_where_its_node_config_says_so(tmp_path: Path) -> None:
     assert told["accuracy"]["final"] == pytest.approx(mean, abs=2**-20)
     assert not any(b"sha256" in seen for seen in grid.seen)
     wrong, _ = federate(tmp_path / "odd", node_config={"scores": "all"}, node_timeout=1)
-    assert "scores is 'all' in the node-config; allowed: 'told', or nothing" in wrong["error"]
+    assert "the node-config: scores is 'all'; allowed: told | summed" in wrong["error"]
 
 
 def test_scores_that_cannot_be_leave_a_round_without(

@@ -49,6 +49,7 @@ from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.site.gate import gate
 from pfedlora_flwr.training.loop import Samples, Visit
 from tests.conftest import run_locally
 from tests.masked import levels, pieces, secrets_of
@@ -211,7 +212,9 @@ def app_of(change: Callable[[int, FitRes], None]) -> ClientApp:
             client_app.client_fn(context), int(context.node_config["partition-id"]), change
         )
 
-    return ClientApp(client_fn=client_fn, mods=[Guard(client_app.config_of)])
+    return ClientApp(
+        client_fn=client_fn, mods=[gate(client_app.config_of), Guard(client_app.config_of)]
+    )
 
 
 def state_of(output: Path) -> Tensors:
@@ -683,7 +686,7 @@ def test_a_node_that_requires_it_takes_part_in_no_run_without(
     result, _ = federate(tmp_path / "run", node_config={"secagg": "required"}, **keys)
     assert "secagg is required here, and secagg.enabled is false in this run" in result["error"]
     result, _ = federate(tmp_path / "odd", node_config={"secagg": "yes"}, **keys)
-    assert "secagg is 'yes' in the node-config; allowed: 'required', or nothing" in result["error"]
+    assert "the node-config: secagg is 'yes'; allowed: any | required" in result["error"]
     result, _ = federate(tmp_path / "misspelt", node_config={"Sec-Agg": "required"}, **keys)
     assert "unknown key 'Sec-Agg' in the node-config; did you mean 'secagg'?" in result["error"]
     result, _ = federate(

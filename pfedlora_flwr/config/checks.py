@@ -64,6 +64,15 @@ def _min_clients(config: RunConfig, method: type[Method]) -> None:
         )
 
 
+def _sites(config: RunConfig, method: type[Method]) -> None:
+    sites, clients = config.execution.sites, config.experiment.clients
+    if sites and (len({*sites}) < len(sites) or len(sites) != clients):
+        raise UserError(
+            f"sites is {sites.text!r}; allowed: as many different names as clients, which is"
+            f" {clients}"
+        )
+
+
 def _joined(config: RunConfig, method: type[Method]) -> None:
     e, told = config.experiment, f"clients-joined is {config.experiment.clients_joined!r}"
     if not e.clients_joined:
@@ -326,6 +335,7 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _method,
     _left,
     _min_clients,
+    _sites,
     _joined,
     _held_out,
     _scores,

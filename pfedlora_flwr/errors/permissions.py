@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -73,12 +73,6 @@ def held(permissions: Permissions) -> Iterator[None]:
         _HELD.reset(token)
 
 
-def of_node(node_config: Mapping[str, object]) -> Permissions:
-    """What a node's settings allow. Its own dataset is its own choice. Raises UserError."""
-    own = {str(node_config[name]) for name in ("dataset", _OWN_PATH) if name in node_config}
-    return _read(node_config, Permissions(own=frozenset(own)))
-
-
 def of_server() -> Permissions:
     """What VARIABLE allows a ServerApp. Raises UserError for one that cannot be read."""
     try:
@@ -90,7 +84,20 @@ def of_server() -> Permissions:
         raise UserError(
             f"{VARIABLE} names {unknown[0]!r}; allowed: {', '.join((*NODE_KEYS, OUTPUT))}"
         )
-    return _read(given, Permissions(whose="the server", where=VARIABLE))
+    downloads = given.get(DOWNLOADS, "false").lower()
+    if downloads not in ("true", "false"):
+        raise UserError(
+            f"{DOWNLOADS} is {given[DOWNLOADS]!r} in {VARIABLE}; allowed: true or false"
+        )
+    return Permissions(
+        code=frozenset(given.get(CODE, "").split()),
+        data=given.get(DATA, ""),
+        weights=given.get(WEIGHTS, ""),
+        downloads=downloads == "true",
+        output=given.get(OUTPUT, ""),
+        whose="the server",
+        where=VARIABLE,
+    )
 
 
 def output_root() -> str:
@@ -181,25 +188,6 @@ def _now() -> Permissions:
     if not command.startswith(_FLOWERS) or command == _SIMULATION:
         return ANYTHING
     return of_server() if command == _SERVER else Permissions()
-
-
-def _read(given: Mapping[str, object], to: Permissions) -> Permissions:
-    """The settings in `given`, added to these permissions."""
-    downloads = str(given.get(DOWNLOADS, False)).lower()
-    if downloads not in ("true", "false"):
-        raise UserError(
-            f"{DOWNLOADS} is {given[DOWNLOADS]!r} in {to.where}; allowed: true or false"
-        )
-    return Permissions(
-        code=frozenset(str(given.get(CODE, "")).split()),
-        data=str(given.get(DATA, "")),
-        weights=str(given.get(WEIGHTS, "")),
-        downloads=downloads == "true",
-        output=str(given.get(OUTPUT, "")),
-        own=to.own,
-        whose=to.whose,
-        where=to.where,
-    )
 
 
 def _all_below(path: str, root: str) -> bool:

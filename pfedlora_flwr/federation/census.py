@@ -27,7 +27,7 @@ def of_server(grid: Grid, run_config: Mapping[str, Any]) -> RunConfig:
     """A run's keys as the server has them. Raises UserError, also where no node tells the number of
     nodes."""
     flat = dict(run_config)
-    if flat.get(CLIENTS) == AUTO:
+    if flat.get(CLIENTS) == AUTO and not flat.get("sites"):  # else who is not named would be asked
         own = config.parse({"node-timeout": flat.get("node-timeout", 300.0)})
         flat[CLIENTS] = _counted(grid, own["node-timeout"])
     return config.run_config(flat)

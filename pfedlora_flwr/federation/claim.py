@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfedlora_flwr.data.local import more_classes
-from pfedlora_flwr.federation.messages import LONGEST_WORD, Config, written
+from pfedlora_flwr.federation.messages import LONGEST_WORD, Config, withheld_in, written
 
 _LONGEST_BASE = 4096
 _MOST_COLUMNS = 10**5
@@ -25,7 +25,8 @@ class Claim:
     partition that its data comes from, or `own`. classes: the names of its own data's classes, in
     order. columns: of its features, where it has a table of its own. base: what its weights are
     known by, where LoRA is exchanged inside them; empty where there are none of others. data: what
-    its part's dataset is known by (`Site.data`)."""
+    its part's dataset is known by (`Site.data`). withheld: the rules `egress.…` by which its site
+    keeps something back."""
 
     partition_id: int
     partition: str
@@ -34,6 +35,7 @@ class Claim:
     columns: list[str]
     base: str
     data: str = ""
+    withheld: list[str] | None = None
 
     def to_metrics(self) -> Config:
         return written(self)
@@ -72,4 +74,5 @@ class Claim:
             raise ValueError(f"{said}; allowed: {_LONGEST_NAME}")
         if len(classes) > most_classes:
             raise ValueError(f"its data {more_classes(len(classes), most_classes)}")
-        return cls(number, partition, classes, name, columns, base, data)
+        withheld = withheld_in(metrics)
+        return cls(number, partition, classes, name, columns, base, data, withheld)

@@ -26,7 +26,6 @@ from pfedlora_flwr.federation.adapt import held_out_rows
 from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.claim import Claim
 from pfedlora_flwr.federation.clock import Clock
-from pfedlora_flwr.federation.demands import ledger_of, terms_of
 from pfedlora_flwr.federation.flower_compat import NumPyClient
 from pfedlora_flwr.federation.messages import Config, Instruction, Report
 from pfedlora_flwr.federation.model_cache import MODELS
@@ -47,6 +46,9 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
+from pfedlora_flwr.site.egress import limited_upload
+from pfedlora_flwr.site.ledger import ledger_of, terms_of
+from pfedlora_flwr.site.policy import policy_for
 from pfedlora_flwr.training.device import channels_last, find_device
 from pfedlora_flwr.training.kinds import TEXT
 
@@ -207,6 +209,13 @@ class PersonalisedClient(NumPyClient):
         )
         visit.flops = once | visit.flops
         upload = Chain(self.experiment, method).client_out(upload, received, visit)
+        upload = limited_upload(
+            policy_for(self.node_config),
+            upload,
+            data.train.labels,
+            method.rows_sent(self.experiment),
+            weighs=not (self.experiment.secagg.enabled or self.experiment.dp.of_users),
+        )
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:

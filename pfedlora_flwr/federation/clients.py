@@ -96,6 +96,7 @@ class Clients:
             known=sites_told(run),
             left=left,
             data=_data_here(method, execution) if self._simulated else "",
+            sites=execution.sites,
             alike=self._simulated,
         )
         self._connect()
@@ -252,8 +253,9 @@ class Clients:
                 else f"{count} turned away: {why}"
                 for why, count in Counter(roster.refused.values()).most_common(3)
             )
+            away = f"away or not registered: {', '.join(roster.away)}" if roster.away else ""
             fewer = "lower min-clients to go on with the others" if roster.node_of else ""
-            advice = "; ".join(filter(None, [turned_away, fewer])) or "start their nodes"
+            advice = "; ".join(filter(None, [turned_away, away, fewer])) or "start their nodes"
             raise RunFailed(
                 f"only {len(roster.node_of)} of {wanted} clients connected{waited}; {advice}"
             )

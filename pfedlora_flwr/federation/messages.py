@@ -15,7 +15,7 @@ from pfedlora_flwr.errors import UserError, short
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.method import PREDICTORS, Diverged, Refused, is_predictor
 from pfedlora_flwr.runs.checkpoint import Counts
-from pfedlora_flwr.runs.clear import in_the_clear
+from pfedlora_flwr.runs.clear import FIGURES, in_the_clear
 from pfedlora_flwr.runs.rows import HeldOutRow
 from pfedlora_flwr.training.metrics import OF_DECISIONS, is_score
 
@@ -25,6 +25,8 @@ LARGEST_COUNT = 10**9
 _LARGEST_LOSS = 1e30
 LONGEST_WORD = 200
 """Characters of a name that a client tells."""
+HELD_OUT, WITHHELD = "held_out", "withheld"
+"""The keys of held-out clients' lines, and of what a site's policy keeps back."""
 _ERROR, _NAME = "error", "name"
 DATA = "data"
 """The key of what the dataset is known by, in an instruction and in the question who a node is."""
@@ -94,7 +96,8 @@ class Report:
     evaluation; None where it was not told to evaluate. The other fields are those of a `VisitRow`.
     Under masks and with `dp` a client tells what is `in_the_clear` alone, and the rest is None.
     Whoever adds a field here decides there.
-    epsilon: what its records have spent so far; None where that is infinite, or not counted."""
+    epsilon: what its records have spent so far; None where that is infinite, or not counted.
+    withheld: the rules `egress.…` of its site by which it has kept something back."""
 
     round: int
     client: int
@@ -111,6 +114,7 @@ class Report:
     flops_by_phase: dict[str, int] | None
     seconds: dict[str, float]
     epsilon: float | None = None
+    withheld: list[str] | None = None
 
     def to_metrics(self) -> Config:
         return written(self)
@@ -122,6 +126,8 @@ class Report:
 
         told: the fields that are taken, whatever else is there.
         """
+        withheld = withheld_in(metrics)
+        told = {field for field in told if RULED.get(field) not in withheld}
         return cls(
             round=count(metrics.get("round"), "its round"),
             client=count(metrics.get("client"), "its client"),
@@ -158,7 +164,27 @@ class Report:
                 if "epsilon" in metrics.keys() & told
                 else None
             ),
+            withheld=withheld or None,
         )
+
+
+RULED = {
+    **dict.fromkeys((*FIGURES, "counts", "other_accuracies"), "scores"),
+    **dict.fromkeys(("loss", "losses"), "losses"),
+    # of a client's rows both are functions of n_k
+    **dict.fromkeys(("flops_by_phase", "epsilon"), "samples"),
+    "columns": "feature-names",
+    "confusion": "class-counts",
+}
+"""By field of a reply, the rule `egress.…` of its site that may withhold it."""
+
+
+def withheld_in(metrics: Mapping[str, Any]) -> list[str]:
+    """The rules by which a site has kept something back from a reply. Raises Refused."""
+    found = _json(metrics, WITHHELD, list) if WITHHELD in metrics else []
+    if not all(isinstance(rule, str) and len(rule) <= LONGEST_WORD for rule in found):
+        raise Refused(f"its withheld are {short(found)}")
+    return found[:10]
 
 
 def taken_in(e: Experiment) -> Set[str]:
@@ -191,7 +217,7 @@ def counts_from_metrics(metrics: Mapping[str, Any]) -> Counts:
 
 def held_out_to_metrics(rows: Iterable[HeldOutRow]) -> Config:
     """The whole answer to the instruction to adapt."""
-    return {_HELD_OUT: json.dumps([*rows])}
+    return {HELD_OUT: json.dumps([*rows])}
 
 
 def held_out_from_metrics(
@@ -199,7 +225,7 @@ def held_out_from_metrics(
 ) -> list[HeldOutRow]:
     """The lines in a reply, one for each number of samples that was asked for. Raises Refused for
     what cannot be."""
-    found = _json(metrics, _HELD_OUT, list)
+    found = _json(metrics, HELD_OUT, list)
     if len(found) != len(asked) or not all(isinstance(row, dict) for row in found):
         raise Refused(f"its adaptation is {short(found)}")
     rows = []
@@ -352,7 +378,6 @@ def _sha256(value: Any, what: str) -> str:
     return value
 
 
-_HELD_OUT = "held_out"
 _HELD_OUT_FIELDS = tuple(HeldOutRow.__annotations__)
 _OF_HELD_OUT: dict[str, Callable[[Any, str], Any]] = {
     "model": _word,

@@ -17,6 +17,7 @@ from pfedlora_flwr.errors import as_line, differing, short
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.claim import Claim
 from pfedlora_flwr.federation.exchange import POLL, SLOW_POLL, Refuse, exchange
+from pfedlora_flwr.federation.named import connected
 from pfedlora_flwr.files import write_atomically
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class Roster:
     nobody gets.
     data: what the dataset is known by that the nodes must share (`Site.data`), where the server has
     it, too; else most of them say it.
+    sites: the registered names of the nodes that may be asked; none: all.
     alike: any node can be any client, as in a simulation, which keeps what a client has by its
     number: one is asked for all."""
 
@@ -63,6 +65,7 @@ class Roster:
         known: tuple[Sequence[str], Sequence[str]] = ((), ()),
         left: Set[int] = frozenset(),
         data: str = "",
+        sites: Sequence[str] = (),
         alike: bool = False,
     ) -> None:
         self.grid = grid
@@ -82,6 +85,10 @@ class Roster:
         self._patience = patience
         self._arrived = arrived
         self._left = left
+        self._sites = sites
+        self.site_of: dict[
+            int, str
+        ] = {}  # by connected node, its registered name, if sites are named
         self._alike = alike
         self._claims: dict[int, Claim] = {}  # by node, in the order in which they came
         # by node without a good answer: how often it was asked, when to ask again, and the name or
@@ -136,6 +143,17 @@ class Roster:
         claims = {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}
         return {client for client, claim in claims.items() if claim.partition == OWN}
 
+    @property
+    def away(self) -> list[str]:
+        """The sites that the run names and that are not connected, or not registered."""
+        return [name for name in self._sites if name not in self.site_of.values()]
+
+    @property
+    def withheld(self) -> dict[int, list[str]]:
+        """By client, the rules `egress.…` by which its site keeps something back."""
+        claims = {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}
+        return {client: claim.withheld for client, claim in claims.items() if claim.withheld}
+
     def wait_for(
         self,
         clients: Sequence[int],
@@ -181,7 +199,8 @@ class Roster:
         """Forgets nodes that are gone, and asks new ones who they are, waiting for their answers at
         most `timeout` seconds; unless `patient`, not long for those that have been silent again and
         again."""
-        online = set(self.grid.get_node_ids())
+        self.site_of = connected(self.grid, self._sites)
+        online = set(self.site_of)
         self._online = len(online)
         self._claims = {node: claim for node, claim in self._claims.items() if node in online}
         self.refused = {node: why for node, why in self.refused.items() if node in online}

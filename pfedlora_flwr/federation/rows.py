@@ -61,7 +61,7 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
 def _visit_row(round: Round, client: int) -> VisitRow:
     visit = round.visits[client]
     row: dict[str, Any] = {name: getattr(visit.report, name) for name in _REPORTED}
-    for name in ("node", "epsilon"):
+    for name in ("node", "epsilon", "withheld"):
         if row[name] is None:
             del row[name]
     row |= {"status": "ok", "samples": visit.samples}

@@ -10,6 +10,7 @@ from statistics import fmean
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from pfedlora_flwr.errors import printable
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import rows, wire
@@ -21,6 +22,7 @@ from pfedlora_flwr.federation.messages import (
     Instruction,
     counts_from_metrics,
     held_out_from_metrics,
+    withheld_in,
 )
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.server_state import NotFinite, shared_by
@@ -35,6 +37,7 @@ from pfedlora_flwr.runs.layout import origin_of
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
 from pfedlora_flwr.runs.rows import REFUSED, HeldOutRow, RoundRow, accuracy_of
 from pfedlora_flwr.runs.shared_state import download
+from pfedlora_flwr.site.egress import COSTS
 from pfedlora_flwr.training.flops import count_operations
 
 logger = logging.getLogger(__name__)
@@ -115,6 +118,13 @@ class PersonalisedStrategy:
         clients = Clients(grid, self.method, x, run, left, self._message, self._fail, self._refuse)
         self._data = clients.roster.data
         logger.info("data: %s", data_told(run, e, self.method.task))
+        roster = clients.roster
+        for client, node in sorted(roster.node_of.items()) if not e.hides_clients else ():
+            if name := roster.site_of.get(node):
+                logger.info("client %d is site %s", client, printable(name))
+        for client, rules in sorted(roster.withheld.items()):
+            told = "; ".join(COSTS.get(rule, rule) for rule in rules)
+            logger.info("client %d keeps something back by its site's policy: %s", client, told)
         there, classes = len(clients.roster.class_names), self.method.task.classes
         if e.classes is None and clients.roster.own and 0 < there < classes:
             text = "warning: classes is auto, which is %d, and the sites' data have %d: set classes"
@@ -161,6 +171,7 @@ class PersonalisedStrategy:
             state.train(client, round.number, report.model_sha256)
             if report.counts is not None:
                 state.counts[client] = report.counts
+            if report.counts is not None or "scores" in (report.withheld or ()):
                 state.stale.discard(client)
             if report.other_accuracies:
                 state.other_accuracies[client] = report.other_accuracies
@@ -175,20 +186,25 @@ class PersonalisedStrategy:
         everyone = self.experiment.clients_in(0)
         wanted = everyone if round.number == 0 else sorted(self.state.stale)
         messages = clients.messages(round, wanted, "evaluating")
-        self._take_counts(round, clients.ask(round, messages, "evaluating"))
-        current = self.state.counts.keys() - self.state.stale
-        left = self.experiment.left_by(round.number)
-        trained = wanted if round.number == 0 else (self.state.versions.keys() | current) - left
+        answered = self._take_counts(round, clients.ask(round, messages, "evaluating"))
+        known = self.state.versions.keys() | self.state.counts.keys()
+        trained = set(wanted) if not round.number else known - self.experiment.left_by(round.number)
+        current = answered if not round.number else trained - self.state.stale
         self._enough(round, f"the evaluation of round {round.number}", len(current), len(trained))
         round.clock.lap("evaluate")
 
-    def _take_counts(self, round: Round, replies: Replies) -> None:
+    def _take_counts(self, round: Round, replies: Replies) -> set[int]:
+        """The clients that have answered, of which some may withhold their scores."""
+        answered = set[int]()
         for client, reply in replies.items():
             try:
-                self.state.counts[client] = counts_from_metrics(reply.metrics)
+                if "scores" not in withheld_in(reply.metrics):
+                    self.state.counts[client] = counts_from_metrics(reply.metrics)
                 self.state.stale.discard(client)
+                answered.add(client)
             except Refused as refusal:
                 self._refuse_update(round, client, str(refusal))
+        return answered
 
     def to_adapt(self) -> bool:
         """Whether the held-out clients are to be adapted after the state's round, and have not

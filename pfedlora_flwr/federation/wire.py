@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +136,26 @@ def fit_answer(message: Message) -> FitRes:
 def fit_content(result: FitRes) -> RecordDict:
     """The content of a message with this answer."""
     return fitres_to_recorddict(result, keep_input=False)
+
+
+def asked_in(content: RecordDict) -> Mapping[str, Any]:
+    """What an instruction or a question says, any of ours."""
+    return _record(content, "fitins.config", "evaluateins.config", "getpropertiesins.config") or {}
+
+
+def told_in(content: RecordDict) -> MutableMapping[str, Any] | None:
+    """What an answer to it says beside its arrays; None where it says nothing."""
+    return _record(content, "fitres.metrics", "evaluateres.metrics", "getpropertiesres.properties")
+
+
+def tell_size(content: RecordDict, size: int) -> None:
+    """Says this number of samples in the content of an answer to `evaluate`."""
+    if (record := content.metric_records.get("evaluateres.num_examples")) is not None:
+        record["num_examples"] = size
+
+
+def _record(content: RecordDict, *names: str) -> MutableMapping[str, Any] | None:
+    return next((content.config_records[n] for n in names if n in content.config_records), None)
 
 
 def unanswered(message: Message | None) -> bool:

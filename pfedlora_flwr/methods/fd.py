@@ -35,6 +35,7 @@ class FD(Method):
     title = "FD"
     paper = "Jeong et al. 2018, arXiv 1811.11479"
     idea = "Each class's logits are pulled towards the other clients' mean logits of the class"
+    class_rows = ("classes", "means")
     shares = "mean logits of the classes held"
     merges = "class means"
     assumes = "the server may know which classes a client holds"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
@@ -40,6 +41,7 @@ class FedGH(Method):
         "The server trains a last layer on the clients' mean representations; it replaces every"
         " client's last layer"
     )
+    class_rows: ClassVar[tuple[str, ...]] = ("classes", "means")
     shares = "mean representations up, last layer down"
     merges = "server-trained"
     assumes = (

@@ -39,6 +39,7 @@ class FedProto(Method):
         "Each class's representations are pulled towards the clients' mean representation of the"
         " class"
     )
+    class_rows = ("classes", "means", "counts")
     shares = "mean representations of the classes held, and their counts"
     merges = "class means"
     assumes = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -30,6 +31,7 @@ class FedRE(FedGH):
     title = "FedRE"
     paper = "Yao et al., CVPR 2026, arXiv 2511.22265"
     idea = "Like FedGH, from one random mixture of a client's class means and its mixed label"
+    class_rows: ClassVar[tuple[str, ...]] = ("label",)
     shares = "one vector and its label up, last layer down"
     merges = "server-trained"
     assumes = (

@@ -41,6 +41,7 @@ class FedSSA(Method):
         "The last layer's rows are averaged per class over its holders, and blended into the"
         " clients' own rows in the first rounds"
     )
+    class_rows = ("classes", "means")
     shares = "last layer's rows of the classes held"
     merges = "class means"
     assumes = (

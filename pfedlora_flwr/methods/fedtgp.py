@@ -52,6 +52,7 @@ class FedTGP(Method):
     title = "FedTGP"
     paper = "Zhang et al., AAAI 2024, arXiv 2401.03230"
     idea = "Like FedProto, but the server trains the prototypes, with a margin between them"
+    class_rows = ("classes", "means")
     shares = "mean representations up, prototypes down"
     merges = "server-trained"
     assumes = (

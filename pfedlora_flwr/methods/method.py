@@ -63,6 +63,10 @@ class Method(ABC):
     title: ClassVar[str] = ""
     """The method's name in tables and figures, as in its paper; default: the class's name."""
 
+    class_rows: ClassVar[tuple[str, ...]] = ()
+    """The parts of an upload that are about each class the client holds. Those beside a part
+    `classes` have a row for each; without it none can be left out."""
+
     paper: ClassVar[str] = ""
     """The source: authors, venue or year, arXiv number. The documents use this and the next four
     texts."""
@@ -136,6 +140,11 @@ class Method(ABC):
     @classmethod  # noqa: B027 - a method without a rule of its own runs any
     def check_experiment(cls, experiment: Experiment) -> None:
         """Raises UserError for an Experiment that this method cannot run."""
+
+    @classmethod
+    def rows_sent(cls, experiment: Experiment) -> tuple[str, ...]:
+        """Those `class_rows` that uploads of this Experiment have."""
+        return cls.class_rows
 
     @classmethod
     def record_epochs(cls, experiment: Experiment) -> int:

@@ -60,6 +60,7 @@ class PFedLoRAPlus(PFedLoRA):
         "pFedLoRA with a given first matrix, the same for all clients; each row of the second is"
         " averaged over the holders of its class; where R is common, adapter and head are summed"
     )
+    class_rows = ("classes", "counts", *ROWS)
     shares = "the adapter's second matrix; up: the rows of the classes held, and their samples"
     merges = "class means"
     averages_rows = True
@@ -182,6 +183,10 @@ class PFedLoRAPlus(PFedLoRA):
 
     def predictor(self, model: ClientModel) -> ClientModel:
         return model.merged() if isinstance(model, Summed) else model
+
+    @classmethod
+    def rows_sent(cls, experiment: Experiment) -> tuple[str, ...]:
+        return cls.class_rows if experiment.options.adapter_rows == "classes" else ()
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit

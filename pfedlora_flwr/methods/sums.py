@@ -54,6 +54,8 @@ class OfSums(Hidden):
     """What methods of sums have in common: what is sent, added and checked. Each has a closed form
     of its own."""
 
+    class_rows = ("sums",)
+
     @dataclass(frozen=True)
     class Options(Hidden.Options):
         dim: int | None = key(

@@ -56,14 +56,24 @@ def page(
             body.append(_fold(html.escape(table.title), inside))
     if left:
         body.append(_fold("Further figures", _figures(left)))
+    body.append(_fold("What was run", listed(facts, notes)))
+    return document(title, body)
+
+
+def listed(facts: Sequence[tuple[str, str]], notes: Sequence[str]) -> str:
+    """A list of facts, and paragraphs below it."""
     rows = "".join(
         f"<dt>{html.escape(label)}</dt><dd>{html.escape(text)}</dd>" for label, text in facts
     )
     said = "".join(f"<p>{html.escape(note.replace('**', ''))}</p>" for note in notes)
-    body.append(_fold("What was run", f"<dl>{rows}</dl>{said}"))
+    return f"<dl>{rows}</dl>{said}"
+
+
+def document(title: str, body: Sequence[str]) -> str:
+    """The HTML file around parts of a body, which are HTML; the title is text."""
     head = (
         '<meta charset="utf-8"><meta name="viewport"'
-        f' content="width=device-width"><title>{name}</title><style>{_STYLE}</style>'
+        f' content="width=device-width"><title>{html.escape(title)}</title><style>{_STYLE}</style>'
     )
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><main>\n'

@@ -146,6 +146,8 @@ class VisitRow(CostFields, ScoreFields):
     # with dp.level=record: what the client says that its records have spent, this visit and those
     # without an admitted answer included; not there if infinite (dp.noise is 0)
     epsilon: NotRequired[float]
+    # the rules `egress.…` of its site's policy by which it has kept something back
+    withheld: NotRequired[list[str]]
 
 
 class FailedVisitRow(TypedDict):

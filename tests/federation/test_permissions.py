@@ -256,7 +256,7 @@ def test_a_permission_that_cannot_be_read_is_an_answer() -> None:
     TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
     context = Context(1, 1, PART | {"allow-downloads": 1}, RecordDict(), BASE)
     reply = client_app.app(wire.properties_message(1, 60.0), context)
-    assert reply.error.reason == ("allow-downloads is 1 in its node-config; allowed: true or false")
+    assert reply.error.reason == ("the node-config: allow-downloads is 1; allowed: true or false")
 
 
 def test_what_the_servers_variable_allows_runs_there(

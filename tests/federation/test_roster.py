@@ -27,6 +27,7 @@ from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.wire import COUNT, properties_message
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.site.policy import Policy
 from tests.conftest import Done
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
@@ -733,7 +734,7 @@ def test_a_simulated_node_is_any_client_where_the_run_has_a_data_path(trained_ru
     real = PersonalisedClient(e, told | {"data-path": "/mine"}, "/data")
     assert real.where["data-path"] == "/mine"
     assert real._simulation(str(run.path), run.token) is None
-    with permissions.held(permissions.of_node(told)):  # a process that is no simulation's
+    with permissions.held(Policy.of_node(told).permissions()):  # a process that is no simulation's
         assert simulated._simulation(str(run.path), run.token) is None
 
 

@@ -38,14 +38,11 @@ from pfedlora_flwr.federation.secure import masks, unmasked
 from pfedlora_flwr.federation.secure.figures import SIZE, Words, figures_of
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.clear import in_the_clear
+from pfedlora_flwr.site.policy import policy_for
 
 logger = logging.getLogger(__name__)
 MODULUS = 2**32
 """Sums are taken modulo this."""
-LEAST = 3
-"""Clients below which a sum hides nobody: of two, each knows the other's."""
-_REQUIRED, _TOLD = ("secagg", "required"), ("scores", "told")
-"""What a node-config may say."""
 _ALL_SHARES, _SHARES = 20, 21
 """Up to so many clients each holds a share of every other's keys; beyond, so many neighbours do."""
 
@@ -72,9 +69,8 @@ class Guard:
     """A mod of the ClientApp. What it refuses is one line in the reply, and nothing else leaves the
     client.
 
-    A node whose node-config says `secagg="required"` takes part in no run without it. Its scores
-    are told in the clear if it says `scores="told"`, too; else they are in the sum alone, and it is
-    not evaluated outside a visit.
+    A site's scores are told in the clear if its rules say `scores="told"`; else they are in the sum
+    alone, and it is not evaluated outside a visit.
 
     config_of: the run's keys, from the context.
     """
@@ -86,9 +82,6 @@ class Guard:
         config = self._config_of(context)
         e = config.experiment
         try:
-            required, _ = (_says(context, *key) for key in (_REQUIRED, _TOLD))
-            if required and not e.secagg.enabled:
-                raise UserError("secagg is required here, and secagg.enabled is false in this run")
             if e.secagg.enabled and message.metadata.message_type == wire.EVALUATE:
                 raise UserError(
                     "the server asks for the scores of one client; under masks they are in the sum"
@@ -112,13 +105,14 @@ class Guard:
         if record is None:
             raise UserError("the server asks for a plain upload; secagg.enabled is set here")
         masks.install()
+        policy = policy_for(context.node_config)
         e, stage, drawn, sent = config.experiment, record.get(Key.STAGE), None, b""
         figures = np.zeros(0, np.int64)
 
         def visit(message: Message, context: Context) -> Message:
             nonlocal drawn, figures
             ins, answer = wire.fit_instruction(message), call_next(message, context)
-            clear = in_the_clear(e, scores_told=_says(context, *_TOLD))
+            clear = in_the_clear(e, scores_told=policy.scores_told)
             reply, seed, masked = _update(e, message, ins, answer, clear)
             figures = figures_of(wire.fit_answer(answer).metrics)
             masked += figures.tobytes()
@@ -130,14 +124,14 @@ class Guard:
 
         try:
             if stage == Stage.SETUP:
-                _check_terms(config, record)
+                _check_terms(config, record, policy.fewest)
             elif stage == Stage.COLLECT_MASKED_VECTORS:
                 node = message.metadata.dst_node_id
                 _check_sources(node, record, context)
                 members = {*record[Key.SOURCE_LIST], node} if all_are_neighbours(context) else ()
                 sent = masks.received(e, wire.fit_instruction(message), members)
             elif stage == Stage.UNMASK:
-                _check_unmasking(message.metadata.dst_node_id, record, context)
+                _check_unmasking(message.metadata.dst_node_id, record, context, policy.fewest)
                 unmasked.hand_out(context, record[Key.ACTIVE_NODE_ID_LIST])
             with masks.bound_to(sent):
                 reply = secaggplus_mod(message, context, visit)
@@ -151,20 +145,12 @@ class Guard:
         return reply
 
 
-def _says(context: Context, name: str, word: str) -> bool:
-    """Whether the node-config says this under a key that allows nothing else."""
-    wanted = context.node_config.get(name)
-    if wanted not in (None, word):
-        raise UserError(f"{name} is {wanted!r} in the node-config; allowed: {word!r}, or nothing")
-    return wanted is not None
-
-
-def _check_terms(config: RunConfig, record: Mapping[str, Any]) -> None:
+def _check_terms(config: RunConfig, record: Mapping[str, Any], least: int) -> None:
     e, x = config.experiment, config.execution
     clients = record.get(Key.SAMPLE_NUMBER)
-    if type(clients) is not int or clients < LEAST:
+    if type(clients) is not int or clients < least:
         raise UserError(
-            f"the server sums {clients!r} clients; a sum of fewer than {LEAST} hides nobody"
+            f"the server sums {clients!r} clients; a sum of fewer than {least} hides nobody"
         )
     fewest = x.enough_of(e.sampled)
     if not fewest <= clients <= e.sampled:
@@ -199,7 +185,7 @@ def _check_sources(node: int, record: Mapping[str, Any], context: Context) -> No
         )
 
 
-def _check_unmasking(node: int, record: Mapping[str, Any], context: Context) -> None:
+def _check_unmasking(node: int, record: Mapping[str, Any], context: Context, least: int) -> None:
     active, dead = record[Key.ACTIVE_NODE_ID_LIST], record[Key.DEAD_NODE_ID_LIST]
     if len({*active, *dead}) < len(active) + len(dead):
         raise UserError(
@@ -211,9 +197,9 @@ def _check_unmasking(node: int, record: Mapping[str, Any], context: Context) -> 
         raise UserError(
             "the server asks for shares of other nodes than those whose masks this node added"
         )
-    if len(active) < LEAST:
+    if len(active) < least:
         raise UserError(
-            f"the server unmasks a sum of {len(active)} clients; one of fewer than {LEAST} hides"
+            f"the server unmasks a sum of {len(active)} clients; one of fewer than {least} hides"
             " nobody"
         )
 

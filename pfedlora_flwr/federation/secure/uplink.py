@@ -27,7 +27,7 @@ from pfedlora_flwr.federation.messages import Report, taken_in
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.secure import masks
 from pfedlora_flwr.federation.secure.figures import SIZE, read
-from pfedlora_flwr.federation.secure.guard import LEAST, terms
+from pfedlora_flwr.federation.secure.guard import terms
 from pfedlora_flwr.federation.secure.stages import Stages, Tell
 from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.federation.uplink import Collected, Uplink
@@ -37,6 +37,7 @@ from pfedlora_flwr.rng import SERVER, derive
 from pfedlora_flwr.runs.checkpoint import Summed
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
+from pfedlora_flwr.site.policy import LEAST
 
 logger = logging.getLogger(__name__)
 _REMEMBERED = 3

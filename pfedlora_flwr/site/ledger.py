@@ -1,5 +1,4 @@
-"""What a node demands of every run, whatever the run's configuration says: differential privacy of
-a level, and bounds on what all runs together may spend here.
+"""What all runs together have spent at a site, and the bounds that its policy sets.
 
 The ledger of a `state-path` counts each visit by its own terms, as this node was asked for it, and
 before it begins. A visit that is asked for twice counts twice."""
@@ -8,98 +7,25 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from flwr.app import Context, Error, Message
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode, Mod
 from pfedlora_flwr.federation.messages import folder_name
-from pfedlora_flwr.federation.node_config import number_in
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.runs.accountant import noise_for, planned, record_epsilon
+from pfedlora_flwr.runs.accountant import finite, noise_for, planned, record_epsilon
 from pfedlora_flwr.runs.budget import read_record
 from pfedlora_flwr.runs.spent import Spent
+from pfedlora_flwr.site.policy import Policy, policy_for
 
 logger = logging.getLogger(__name__)
 _DELTA = 1e-5
 """The largest δ at which ε is counted here: a run chooses its own."""
-_LEVELS = ("user", "record")
-
-
-@dataclass(frozen=True)
-class Demands:
-    """The demands in a node-config. dp: the level; epsilon: the most of all runs together; runs:
-    the most that this node takes part in. None: no such demand."""
-
-    dp: str | None
-    epsilon: float | None
-    runs: int | None
-
-    @classmethod
-    def of(cls, node_config: Mapping[str, object]) -> Demands:
-        """Raises UserError for values that are none."""
-        level, cap = node_config.get("dp"), node_config.get("epsilon-cap")
-        if level is not None and level not in _LEVELS:
-            raise UserError(f"dp is {level!r} in the node-config; allowed: {' or '.join(_LEVELS)}")
-        if level == "record" and "secagg" in node_config:
-            raise UserError(
-                "the node-config has dp='record' and secagg='required', and no run has both: choose"
-                " one"
-            )
-        try:
-            epsilon = None if cap is None else float(str(cap))
-        except ValueError:
-            epsilon = math.nan
-        if epsilon is not None and not 0 < epsilon < math.inf:
-            raise UserError(f"epsilon-cap is {cap!r} in the node-config; allowed: a number above 0")
-        runs = number_in(node_config, "runs-cap")
-        if runs == 0:
-            raise UserError("runs-cap is 0 in the node-config; allowed: an integer from 1 on")
-        if (epsilon, runs) != (None, None) and "state-path" not in node_config:
-            raise UserError(
-                "epsilon-cap and runs-cap need a state-path in the node-config, where this node"
-                " counts"
-            )
-        return cls(None if level is None else str(level), epsilon, runs)
-
-    def check(self, e: Experiment) -> None:
-        """Raises UserError unless this node may take part in a run of `e`, as far as its keys
-        say."""
-        wanted = "epsilon-cap" if self.dp is None else "dp"
-        if (self.dp, self.epsilon) == (None, None):
-            return
-        if not e.dp.enabled or e.dp.noise == 0:
-            what = "dp.noise is 0" if e.dp.enabled else "no dp is set"
-            raise UserError(f"{wanted} is demanded here, and {what} in this run")
-        if self.dp not in (None, e.dp.level):
-            raise UserError(
-                f"dp of level {self.dp} is demanded here, and dp.level is {e.dp.level} in this run"
-            )
-
-
-def demanded(config_of: Callable[[Context], RunConfig]) -> Mod:
-    """A mod of the ClientApp: a node takes part in no run that is not what it demands, and says
-    why, before it reads its data."""
-
-    def check(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-        try:
-            demands = Demands.of(context.node_config)
-            demands.check(config_of(context).experiment)
-        except UserError as why:
-            logger.warning("%s", why)
-            refusal = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(why))
-            return Message(refusal, reply_to=message)
-        return call_next(message, context)
-
-    return check
 
 
 @dataclass(frozen=True)
@@ -138,9 +64,9 @@ def terms_of(e: Experiment, spent: Spent | None) -> Terms:
 class Ledger:
     """The runs that a `state-path` took part in, and their visits by terms, on disk."""
 
-    def __init__(self, folder: Path, demands: Demands) -> None:
+    def __init__(self, folder: Path, policy: Policy) -> None:
         self._folder, self._path = folder, folder / "ledger.json"
-        self._demands = demands
+        self._policy = policy
 
     def enter(self, token: str) -> None:
         """Counts the run, once. Raises UserError beyond `runs-cap`."""
@@ -150,6 +76,14 @@ class Ledger:
         """Counts one more visit. Raises UserError beyond `epsilon-cap`."""
         self._change(folder_name(token), terms)
 
+    def runs(self) -> dict[str, float]:
+        """By run, the ε of the visits that were asked for."""
+        return {token: _spent(visits) for token, visits in self._read().items()}
+
+    def epsilon(self) -> float | None:
+        """Of all runs together; None where that is infinite."""
+        return finite(sum(self.runs().values()))
+
     def _change(self, token: str, terms: Terms | None) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -157,7 +91,7 @@ class Ledger:
                 runs = self._read()
                 before = json.dumps(runs)
                 visits = runs.setdefault(token, {})
-                if (most := self._demands.runs) is not None and len(runs) > most:
+                if (most := self._policy.runs_cap) is not None and len(runs) > most:
                     self._refuse("runs-cap", f"this is the run number {len(runs)} here")
                 if terms:
                     name = json.dumps(asdict(terms))
@@ -178,23 +112,26 @@ class Ledger:
         return runs
 
     def _check(self, runs: Mapping[str, Mapping[str, int]]) -> None:
-        cap = self._demands.epsilon
+        cap = self._policy.epsilon_cap
         if cap is None:
             return
-        every = [item for visits in runs.values() for item in visits.items()]
-        found = sum(Terms(**json.loads(name)).epsilon(count) for name, count in every)
+        found = sum(map(_spent, runs.values()))
         if not found <= cap:  # NaN is not
             self._refuse("epsilon-cap", f"this visit would bring ε to {found:.4g}")
 
     def _refuse(self, cap: str, why: str) -> None:
         """Raises UserError without a figure: those stay in the node's own log."""
-        logger.warning("%s of the node-config: %s", cap, why)
+        logger.warning("%s: %s", cap, why)
         raise UserError(f"{cap} is set here, and this visit would exceed it: this node steps out")
 
 
 def ledger_of(node_config: Mapping[str, Any]) -> Ledger | None:
     """That of a real node; None without a `state-path`."""
+    policy = policy_for(node_config)
     if "state-path" not in node_config:
         return None
-    folder = Path(str(node_config["state-path"])).expanduser()
-    return Ledger(folder, Demands.of(node_config))
+    return Ledger(Path(str(node_config["state-path"])).expanduser(), policy)
+
+
+def _spent(visits: Mapping[str, int]) -> float:
+    return sum(Terms(**json.loads(name)).epsilon(count) for name, count in visits.items())

@@ -1,0 +1,175 @@
+"""`pfedlora site`: a site's policy, and its own log of what left it, for its operator and its data
+officer. Everything is read on the node; nothing is sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pfedlora_flwr.commands.console import PlainCommand, err, out
+from pfedlora_flwr.errors import UserError, counted
+
+if TYPE_CHECKING:
+    from pfedlora_flwr.report.table import Table
+
+site = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+State = Annotated[Path, typer.Argument(metavar="STATE_PATH", hidden=True)]
+
+
+@site.callback()
+def about() -> None:
+    """A site's own rules and its log of what left it. STATE_PATH is the state-path of its
+    node-config."""
+
+
+@site.command(cls=PlainCommand)
+def check(file: Annotated[Path, typer.Argument(metavar="FILE", hidden=True)]) -> None:
+    """Check a policy. Prints a line for each mistake, otherwise each rule with its value. The exit
+    code is 2 if no node would take part under it."""
+    from pfedlora_flwr.keys import said
+    from pfedlora_flwr.site.policy import check_file
+
+    policy, mistakes = check_file(file)
+    for line in mistakes:
+        err.print(f"error: {line}")
+    if policy is None:
+        raise typer.Exit(2)
+    every = (policy.keys() | {f"egress.{n}": k for n, k in policy.egress.keys().items()}).items()
+    for name, (k, value) in every:
+        mark = " " if value == k.default else "*"
+        out.print(f"{mark} {said(replace(k, name=name), value)}   ({k.meaning})", soft_wrap=True)
+    out.print(f"policy {file} holds (* differs from the default); its hash is {policy.sha256}")
+
+
+@site.command(cls=PlainCommand)
+def log(
+    place: State,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Write CSV, all lines.")] = False,
+) -> None:
+    """Show what left this site and what it refused, and whether the log is as it was written."""
+    table = _messages([*_log(place).lines()])
+    if as_csv:
+        print(table.csv(), end="")
+        return
+    for line in table.lines:
+        out.print("  ".join(filter(None, line)), soft_wrap=True)
+    out.print(f"{len(table.lines)} lines, each as it was written")
+
+
+@site.command(cls=PlainCommand)
+def status(place: State) -> None:
+    """Show the runs that this site took part in, what they spent, the disk and the last message."""
+    facts, runs = _summary(place)
+    for line in runs.lines:
+        out.print("  ".join(f"{n} {c}" for n, c in zip(runs.columns, line, strict=True)))
+    for name, text in facts:
+        out.print(f"{name}: {text}", soft_wrap=True)
+
+
+@site.command(cls=PlainCommand)
+def report(
+    place: State,
+    output: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path(
+        "site.html"
+    ),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.")] = False,
+) -> None:
+    """Write a page for a data officer: the runs, what left, what was refused and why."""
+    from pfedlora_flwr.files import check_replaceable, write_atomically
+    from pfedlora_flwr.report.page import document, listed
+
+    check_replaceable(output, overwrite=overwrite)
+    lines = [*_log(place).lines()]
+    facts, runs = _summary(place)
+    refused = _messages([line for line in lines if "refused" in line], "What was refused, and why")
+    title, tables = "What left this site", (runs, refused, _messages(lines))
+    body = [
+        f'<h1>{title}</h1><div class="conclusion"><p>'
+        f"{counted(len(lines) - len(refused.rows), 'message')} left this site,"
+        f" {len(refused.rows)} {'was' if len(refused.rows) == 1 else 'were'} refused. The log is as"
+        " it was written.</p></div>",
+        listed(facts, ["The log holds no values: of each message kinds, shapes, bytes, a hash."]),
+        *(f"<h2>{table.title}</h2>{table.html()}" for table in tables if table.rows),
+    ]
+    write_atomically(output, document(title, body).encode())
+    out.print(f"the page is {output}", soft_wrap=True)
+
+
+def _log(place: Path) -> Any:
+    from pfedlora_flwr.site.log import Log
+
+    found = Log(place.expanduser())
+    if not found.path.is_file():
+        raise UserError(f"{place} holds no egress.jsonl; give the state-path of the node-config")
+    return found
+
+
+def _messages(lines: list[dict[str, Any]], title: str = "All messages") -> Table:
+    """A row for each line of the log."""
+    from pfedlora_flwr.report.table import Table
+    from pfedlora_flwr.report.words import size
+
+    def row(line: Mapping[str, Any]) -> dict[str, str]:
+        arrays, fields = line.get("arrays", ()), line.get("fields", ())
+        return {
+            "time": _clock(line["time"]),
+            "run": str(line["run"]),
+            "round": line["round"],
+            "asked": line["kind"],
+            "method": line.get("method", ""),
+            "left": f"{len(arrays)} arrays, {len(fields)} fields" if "bytes" in line else "nothing",
+            "bytes": size(line.get("bytes", 0)),
+            "under": ", ".join(line.get("protection", ())) or "no protection",
+            "refused": line.get("refused", ""),
+            "policy": (line.get("policy") or "none")[:8],
+            "sha256": line.get("sha256", "")[:16],
+        }
+
+    return Table("messages", title, [row(line) for line in lines])
+
+
+def _summary(place: Path) -> tuple[list[tuple[str, str]], Table]:
+    """Facts of the site, and a table of its runs."""
+    from pfedlora_flwr.report.table import Table
+    from pfedlora_flwr.report.words import size
+    from pfedlora_flwr.site.ledger import Ledger
+    from pfedlora_flwr.site.policy import Policy
+
+    runs, lines = dict[int, list[dict[str, Any]]](), [*_log(place).lines()]
+    for line in lines:
+        runs.setdefault(line["run"], []).append(line)
+    rows = [
+        {
+            "run": str(run),
+            "from": _clock(told[0]["time"]),
+            "to": _clock(told[-1]["time"]),
+            "method": next((line["method"] for line in told if "method" in line), "none"),
+            "uploads": str(sum(line.get("upload", False) for line in told)),
+            "left": size(sum(line.get("bytes", 0) for line in told)),
+            "refused": str(sum("refused" in line for line in told)),
+        }
+        for run, told in runs.items()
+    ]
+    folder = place.expanduser()
+    spent = Ledger(folder, Policy()).epsilon()
+    disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    facts = [
+        ("runs", str(len(runs))),
+        (
+            "ε of all runs together",
+            "not bounded: a run had no dp" if spent is None else f"{spent:g}",
+        ),
+        ("disk", size(disk)),
+        ("last message", _clock(lines[-1]["time"]) if lines else "none"),
+        ("policy at the last message", (lines[-1].get("policy") if lines else "") or "none"),
+    ]
+    return facts, Table("runs", "Runs", rows)
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

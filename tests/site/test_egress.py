@@ -1,0 +1,277 @@
+"""Nothing leaves a site that its policy does not allow: every message of every method, with what
+its values may be, over a real server and the real ClientApp."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from pfedlora_flwr import client_app, config, server_app
+from pfedlora_flwr.data.local import Site
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation import wire
+from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
+from pfedlora_flwr.launch.local import LocalGrid
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.site import egress
+from pfedlora_flwr.site.egress import NEUTRAL
+from pfedlora_flwr.site.log import Log
+from tests.models.bases import base
+from tests.plain import LORA
+
+pytestmark = pytest.mark.slow
+SITES = 6
+KEYS: dict[str, Any] = {
+    "clients": SITES,
+    "rounds": 2,
+    "dataset": "synthetic:700",
+    "partition.kind": "dirichlet",
+    "partition.alpha": 0.5,
+    "batch-size": 32,
+    "device": "cpu",
+    "models": "tests.methods.narrow:Narrow",
+    "min-success": 0.1,
+    "min-clients": 1,
+    "max-failed-rounds": 9,
+    "node-timeout": 0.5,
+}
+ALWAYS = {
+    *("round", "client", "names", "model", "worker", "node", "lost", "seconds", "model_sha256"),
+    *("partition_id", "partition", "classes", "name", "base", "data", "withheld", "error"),
+}
+SCORES = {
+    *("validation", "validation_correct", "test", "test_correct", "scores"),
+    "other_accuracies",
+}
+Rules = dict[str, Any]
+
+
+OPEN: Rules = {
+    "scores": "each",
+    "samples": "exact",
+    "class-counts": "each",
+    "step": 10,
+    "cap": 5,
+    "min-count": 1,
+    "losses": True,
+    "feature-names": True,
+}
+
+
+def some_rules(draw: random.Random) -> Rules:
+    """A policy that holds, drawn."""
+    samples = draw.choice(["exact", "rounded", "capped"])
+    counts = {"exact": ["none", "rounded", "each"], "rounded": ["none", "rounded"]}
+    return {
+        "scores": draw.choice(["none", "mean", "each"]),
+        "samples": samples,
+        "class-counts": draw.choice(counts.get(samples, ["none"])),
+        "step": draw.choice([7, 10, 25]),
+        "cap": draw.choice([5, 20]),
+        "min-count": draw.choice([1, 1, 5, 12, 30]),
+        "losses": draw.random() < 0.5,
+        "feature-names": draw.random() < 0.5,
+    }
+
+
+def federate(
+    folder: Path, rules: list[Rules], keys: Mapping[str, Any], top: str = ""
+) -> list[tuple[int, Message]]:
+    """A run of sites with these policies, None: without; all replies as they travel, with their
+    sites."""
+    nodes = []
+    for k, one in enumerate(rules):
+        (folder / f"{k}.toml").write_text(
+            f"{top}\n[egress]\n" + "".join(f"{n} = {json.dumps(v)}\n" for n, v in one.items())
+        )
+        home = {"partition-id": k, "state-path": str(folder / str(k))}
+        nodes.append(home | ({"policy": str(folder / f"{k}.toml")} if one else {}))
+    flat = dict(config.run_config({**KEYS, **keys, "output": str(folder / "run")}).flat())
+    seen = list[tuple[int, Message]]()
+
+    def app(message: Message, context: Context) -> Message:
+        reply = client_app.app(message, context)
+        seen.append((int(context.node_config["partition-id"]), reply))
+        return reply
+
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
+    with suppress(RunFailed, RunDiverged, UserError):
+        server_app.serve(LocalGrid(app, nodes, flat), context)
+    return seen
+
+
+def wrong_in(reply: Message, rules: Rules, site: Site, e: Any) -> Iterator[str]:
+    """What a reply tells that the rules forbid."""
+    if reply.has_error():
+        yield from [] if reply.error.reason == NEUTRAL else [f"a line: {reply.error.reason}"]
+        return
+    content, least = reply.content, rules["min-count"]
+    labels = site.dataset.labels[site.split.train]
+    held, n = np.bincount(labels, minlength=10), len(labels)
+    sizes = {"validation": len(site.split.validation), "test": len(site.split.test)}
+    step, exact = rules["step"], rules["samples"] == "exact"
+
+    def told(size: int) -> set[int]:
+        near = {size // step * step, -(-size // step) * step} - ({0} if size else set())
+        capped = {min(size, rules["cap"])}
+        return {"exact": {size}, "rounded": near, "capped": capped}[rules["samples"]]
+
+    said = wire.told_in(content) or {}
+    allowed = ALWAYS | ({"loss", "losses"} if rules["losses"] and exact else set())
+    allowed |= {"flops_by_phase", "epsilon"} if exact else set()
+    if rules["scores"] == "each" and min(sizes.values()) >= least:
+        allowed |= SCORES
+        if exact and rules["class-counts"] == "each" and least == 1:
+            allowed |= {"confusion"}
+    if rules["feature-names"] or said.get("columns") == "[]":
+        allowed |= {"columns"}
+    if said.get("other_accuracies") == "{}":
+        allowed |= {"other_accuracies"}
+    yield from (f"the field {name}" for name in said if name not in allowed)
+    if "error" in said and said["error"] != NEUTRAL:
+        yield f"a line: {said['error']}"
+    for part, size in sizes.items():
+        if said.get(part, size) not in told(size) | {size} and part in said:
+            yield f"{part} is {said[part]}"
+        if part in said and not exact and said[part] == size and size not in told(size):
+            yield f"{part} is exact"
+    scores = json.loads(said.get("scores", "{}"))
+    if (not exact or rules["class-counts"] != "each") and "test" in said:
+        for name, value in scores.items():
+            if abs(value * said["test"] - round(value * said["test"])) > 1e-6:
+                yield f"{name} has the digits of another denominator"
+    if least > 1 and any("sensitivity" in name for name in scores):
+        yield "a class's score"
+    for name, record in content.metric_records.items():
+        if "num_examples" in name and (count := int(record["num_examples"])):
+            if "evaluate" in name and count != said.get("test"):
+                yield f"the size {count} of its test part"
+            if "fitres" in name and not (e.secagg.enabled or e.dp.of_users):
+                tensors = tensors_of(content)
+                rounded = -(-held[held >= least] // step) * step
+                sums = {int(held[held >= least].sum()), int(rounded.sum())}
+                free = sums if "counts" in tensors else told(n)
+                if count not in free or n < least:
+                    yield f"n_k is {count}"
+    tensors = tensors_of(content)
+    if "classes" in tensors and (few := [c for c in tensors["classes"] if held[c] < least]):
+        yield f"rows of the classes {few}"
+    if "counts" in tensors:
+        rounded = all(count % step == 0 for count in tensors["counts"])
+        if rules["class-counts"] != "each" and not (rules["class-counts"] == "rounded" and rounded):
+            yield "counts of classes"
+    if any(name in tensors for name in ("sums", "label")) and least > 1:
+        yield "what mixes all classes"
+
+
+def tensors_of(content: RecordDict) -> dict[str, Any]:
+    """The arrays of an upload by name."""
+    said = wire.told_in(content) or {}
+    if "names" not in said or not content.array_records.get("fitres.parameters"):
+        return {}
+    blobs = wire.fit_answer(Message(content, dst_node_id=2, message_type="train")).parameters
+    names = json.loads(said["names"])
+    return {n: wire.decode(b, 2**30) for n, b in zip(names, blobs.tensors, strict=True)}
+
+
+def all_wrong(folder: Path, rules: list[Rules], keys: Mapping[str, Any]) -> list[str]:
+    folder.mkdir(exist_ok=True)
+    seen = federate(folder, rules, keys)
+    e = config.run_config({**KEYS, **keys}).experiment
+    sites = [Site.find(e, k, {}) for k in range(len(rules))]
+    assert {reply.metadata.message_type for _, reply in seen} >= {"get_properties"}
+    return [w for k, reply in seen if rules[k] for w in wrong_in(reply, rules[k], sites[k], e)]
+
+
+OPTIONS = {"fedmrl": {"fedmrl.representation-dim": 8}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "masks": {"method": "fedavg", "secagg.enabled": True, "secagg.max-samples": 200},
+    "users": {"method": "fedavg", "dp.clip": 0.3, "dp.noise": 1.0},
+    "held out": {
+        "method": "fedavg",
+        "clients-held-out": 2,
+        "held-out.samples": "8,all",
+        "max-failed-rounds": 2,
+    },
+    "rows": {"method": "pfedlora_plus", "adapter.rows": "classes"},
+    "an earlier evaluation": {"method": "fedavg", "evaluate-initial": True},
+    "scores by class": {
+        "method": "fedavg",
+        "scores.by-class": True,
+        "verdict.score": "sensitivity@7",
+    },
+}
+
+
+@pytest.mark.parametrize("name", [*registry.NAMES, *SETTINGS])
+def test_nothing_leaves_a_site_that_its_policy_does_not_allow(name: str, tmp_path: Path) -> None:
+    draw = random.Random(name)
+    keys = SETTINGS.get(name, {"method": name} | OPTIONS.get(name, {}))
+    if name in LORA:
+        for library in ("timm", "peft"):
+            pytest.importorskip(library)
+        keys |= {"models": base(tmp_path, "test_vit"), "train": "lora"}
+    rules = [OPEN, *(some_rules(draw) for _ in range(SITES - 1))]
+    assert all_wrong(tmp_path, rules, keys) == []
+    assert any(line["upload"] for line in Log(tmp_path / "0").lines()), "nothing was sent"
+
+
+MUTANTS: dict[str, tuple[Rules, dict[str, Any], str]] = {
+    "scores": ({"scores": "none"}, {"method": "fedavg"}, "the field test"),
+    "confusion": ({"class-counts": "none"}, SETTINGS["scores by class"], "the field confusion"),
+    "a class": ({"min-count": 2}, SETTINGS["scores by class"], "a class's score"),
+    "losses": ({"losses": False}, {"method": "fedavg"}, "the field loss"),
+    "samples": ({"samples": "rounded", "class-counts": "none"}, {"method": "fedavg"}, "n_k is"),
+    "cap": ({"samples": "capped", "class-counts": "none"}, {"method": "fedavg"}, "n_k is"),
+    "counts": ({"class-counts": "rounded"}, {"method": "fedproto"}, "counts of classes"),
+    "no counts": ({"class-counts": "none"}, {"method": "fedproto"}, "counts of classes"),
+    "rows": ({"min-count": 12}, {"method": "fedgh"}, "rows of the classes"),
+    "mixed": ({"min-count": 12}, {"method": "fedre"}, "what mixes all classes"),
+    "adaptation": ({"scores": "none"}, SETTINGS["held out"], "the field held_out"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_each_rule_switched_off_turns_the_property_red(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule, keys, line = MUTANTS[name]
+    rules = [OPEN | rule] * SITES
+    assert all_wrong(tmp_path / "with", rules, keys) == []
+    monkeypatch.setattr(egress, "_limited", lambda policy, said: dict(said))
+    monkeypatch.setattr(
+        "pfedlora_flwr.federation.client.limited_upload", lambda p, upload, *_, **__: upload
+    )
+    monkeypatch.setattr("pfedlora_flwr.site.policy.Policy.objections", lambda *_: iter(()))
+    assert any(found.startswith(line) for found in all_wrong(tmp_path / "without", rules, keys))
+
+
+def test_a_run_goes_on_without_what_some_sites_withhold_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = [OPEN | {"scores": "none", "losses": False}, *[Rules()] * (SITES - 1)]
+    caplog.set_level("INFO", "pfedlora_flwr")
+    federate(
+        tmp_path, rules, {"method": "fedavg", "evaluate-every": 2, "rounds": 3, "min-success": 1.0}
+    )
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["status"] == "completed", result["error"]
+    assert [*result["per_client"]] == [str(k) for k in range(1, SITES)]
+    lines = [json.loads(text) for text in (tmp_path / "run" / "clients.jsonl").open()]
+    assert {tuple(row.get("withheld", ())) for row in lines if row["client"] == 0} == {
+        ("losses",),
+        ("losses", "scores"),
+    }
+    line = "client 0 keeps something back by its site's policy: mean losses go without it; means,"
+    assert line in caplog.text
+    entries = [*Log(tmp_path / "0").lines()]
+    assert [entry["method"] for entry in entries] == ["fedavg"] * len(entries)
+    assert sum(entry["upload"] for entry in entries) == 3
