@@ -39,6 +39,13 @@ class PartitionKeys(Section):
         " test parts stay; auto: all",
         low=2,
     )
+    last: int | None = key(
+        None,
+        "the client that takes the last number, by the number that it has otherwise: with"
+        " clients-held-out=1 an axis over it leaves each site out in turn; auto: as they come",
+        low=0,
+        needs="clients-held-out",
+    )
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,22 @@ class Partition:
 def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
     """The partition that the Experiment names, always the same for the same seed. Raises UserError
     when it is impossible."""
-    e, labels = experiment, np.asarray(dataset.labels)
+    made, last, clients = _made(experiment, dataset), experiment.partition.last, experiment.clients
+    if last is None:
+        return made
+    if last >= clients:
+        raise UserError(f"partition.last is {last}; allowed: 0 to {clients - 1}, of clients")
+    order = [*range(last), *range(last + 1, clients), last]
+    return replace(
+        made,
+        clients=tuple(made.clients[k] for k in order),
+        owners=tuple(made.owners[k] for k in order) if made.owners else (),
+    )
+
+
+def _made(e: Experiment, dataset: Dataset) -> Partition:
+    """The same with the clients as they come."""
+    labels = np.asarray(dataset.labels)
     if len(labels) < SMALLEST:
         raise UserError(
             f"{e.dataset} has {len(labels)} {dataset.kind.unit}; a client needs {SMALLEST}"

@@ -198,6 +198,15 @@ def test_the_same_seed_gives_the_same_partition_in_another_process() -> None:
     assert make_partition(from_flat({"seed": 4}), digits).fingerprint != other
 
 
+def test_any_client_can_take_the_last_number_with_the_rows_that_it_has() -> None:
+    digits = load("digits")
+    before = make_partition(from_flat({}), digits).clients
+    after = make_partition(from_flat({"partition.last": 3}), digits).clients
+    for old, new in zip((*range(3), *range(4, 10), 3), after, strict=True):
+        for part in ("train", "validation", "test"):
+            assert np.array_equal(getattr(new, part), getattr(before[old], part))
+
+
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
@@ -207,6 +216,7 @@ def test_the_same_seed_gives_the_same_partition_in_another_process() -> None:
             "partition.classes-per-client is 11; allowed: 1 to 10",
         ),
         ({"clients": 1000}, "clients is 1000"),
+        ({"partition.last": 10}, "partition.last is 10; allowed: 0 to 9, of clients"),
         (
             {"clients": 100, "partition.kind": "dirichlet", "partition.alpha": 0.01},
             "partition.alpha is 0.01",
