@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -375,6 +375,13 @@ def predict(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Write CSV: one row per client and input.")
     ] = False,
+    calibrated: Annotated[
+        bool,
+        typer.Option(
+            "--calibrated",
+            help="Divide outputs by a temperature, by the client's own validation part.",
+        ),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write to this file; default: to the terminal."),
@@ -394,6 +401,7 @@ def predict(
     from pfedlora_flwr.commands import results
     from pfedlora_flwr.config import parse_overrides
     from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically
+    from pfedlora_flwr.ops.calibrate import temperature
     from pfedlora_flwr.ops.load_models import models_of
     from pfedlora_flwr.ops.predict import predict_files
 
@@ -404,7 +412,8 @@ def predict(
     if output is not None:
         check_replaceable(output, overwrite=overwrite)
         make_folder(output.absolute().parent)
-    asked, found = predict_files(models, paths, options=options)
+    by = partial(temperature, say=err.print) if calibrated else None
+    asked, found = predict_files(models, paths, options=options, divisor=by)
     for line in asked.broken:
         err.print(f"error: {line}")
     if not found:

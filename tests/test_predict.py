@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.special import softmax
+from sklearn.metrics import log_loss
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.images import read_image
@@ -77,6 +79,31 @@ def test_probabilities_of_all_classes_sum_to_one_in_descending_order(
     assert sorted(name for name, _ in said.classes) == [str(i) for i in range(10)]
     assert probabilities == sorted(probabilities, reverse=True)
     assert sum(probabilities) == pytest.approx(1.0)
+
+
+def test_calibrated_probabilities_are_those_with_the_best_temperature(
+    trained_run: Done, pfedlora: Call, pictures: list[tuple[Path, int]]
+) -> None:
+    trained, files = load_trained(trained_run.output, CLIENT), [str(pictures[0][0])]
+    setup = DataSetup(trained.experiment)
+    dataset, held = setup.dataset, setup.partition.clients[CLIENT].validation
+    logits, y = trained.logits(dataset.inputs[held]).numpy(), dataset.labels[held]
+    grid = np.geomspace(0.05, 20, 4000)
+    best = grid[np.argmin([log_loss(y, softmax(logits / t, 1), labels=range(10)) for t in grid])]
+    call = ["predict", str(trained_run.output), "--client", str(CLIENT), *files, "--json"]
+    _, plain, _ = pfedlora(*call, "--top", "10")
+    code, out, err = pfedlora(*call, "--top", "10", "--calibrated")
+    assert code == 0
+    told = re.search(r"outputs are divided by ([\d.]+), from (\d+) validation samples", err)
+    assert told
+    assert float(told[1]) == pytest.approx(best, rel=0.01)
+    assert int(told[2]) == len(held)
+    was, now = (
+        np.array([c["probability"] for c in json.loads(text)[0]["classes"]])
+        for text in (plain, out)
+    )
+    t = float(np.log(was[0] / was[5]) / np.log(now[0] / now[5]))
+    assert t == pytest.approx(best, rel=0.01)
 
 
 def test_images_of_any_size_and_mode(trained_run: Done, tmp_path: Path) -> None:

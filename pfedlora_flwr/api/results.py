@@ -22,6 +22,7 @@ from pfedlora_flwr.models.given import available
 from pfedlora_flwr.ops import evaluate as evaluating
 from pfedlora_flwr.ops import export as exporting
 from pfedlora_flwr.ops import report as reporting
+from pfedlora_flwr.ops.calibrate import temperature
 from pfedlora_flwr.ops.export import WithNormalisation
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.report.load import load as load_study
@@ -123,7 +124,9 @@ class Run:
             trained = self._trained(client)
             return WithNormalisation(trained.method.predictor(trained.module), trained).eval()
 
-    def predict(self, client: int, inputs: Any, **keys: Any) -> npt.NDArray[np.float32]:
+    def predict(
+        self, client: int, inputs: Any, *, calibrated: bool = False, **keys: Any
+    ) -> npt.NDArray[np.float32]:
         """What a client's model says of inputs.
 
         Args:
@@ -133,6 +136,7 @@ class Run:
                 model of texts a list of them. Or the path, or a list of paths (`pathlib.Path` for
                 files of texts), of what `pfedlora predict` takes: image files of any size, tables,
                 arrays, folders.
+            calibrated: Divide outputs by a temperature, by the client's own validation part.
             keys: `data_sep` and `data_decimal` of tables, if not as in the run.
 
         Returns:
@@ -150,7 +154,8 @@ class Run:
                     f"the model of client {client} gives values that are not finite: its training"
                     " diverged"
                 )
-            return cast("npt.NDArray[np.float32]", logits.softmax(1).numpy())
+            t = temperature(trained, warnings.warn) if calibrated else 1.0
+            return cast("npt.NDArray[np.float32]", (logits / t).softmax(1).numpy())
 
     def evaluate(
         self, client: int | None = None, data: Any = None, **keys: Any

@@ -102,7 +102,7 @@ def _evaluate(
 ) -> Evaluation:
     places: list[int] = []
     if data is None:
-        samples, places = _own_test_part(trained)
+        samples, places = own_part(trained, "test")
         seen: bool | None = False
         by_number = by_place = False
     else:
@@ -171,19 +171,19 @@ def _load(trained: Trained, data: str, options: Mapping[str, object]) -> Dataset
     return dataset
 
 
-def _own_test_part(trained: Trained) -> tuple[Samples, list[int]]:
-    """The client's test samples, normalised as in its run, and their places in the dataset, from 1.
-    Raises UserError when they are not here any more."""
+def own_part(trained: Trained, part: str) -> tuple[Samples, list[int]]:
+    """A part of the client's samples ("validation", "test"), normalised as in its run, and their
+    places in the dataset, from 1. Raises UserError when they are not here any more."""
     about, client = trained.about, trained.client
     site = Site.find(trained.experiment, client, about["site"])
-    data, test = site.dataset, site.split.test
+    data, own = site.dataset, getattr(site.split, part)
     if not _is_as_it_was(site, trained):
         raise UserError(
             f"the data of {data.name} is not what client {client} was trained on; restore it, or"
             " give DATA"
         )
-    labels = torch.from_numpy(np.asarray(data.labels[test]))
-    return trained.samples(data.inputs[test], labels), sorted((test + 1).tolist())
+    labels = torch.from_numpy(np.asarray(data.labels[own]))
+    return trained.samples(data.inputs[own], labels), sorted((own + 1).tolist())
 
 
 def _is_as_it_was(site: Site, trained: Trained) -> bool:

@@ -3,7 +3,7 @@ files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -11,6 +11,8 @@ from pathlib import Path
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.ops.read_inputs import Asked, Place, read, reading_of
 from pfedlora_flwr.runs.trained import Trained
+
+Divisor = Callable[[Trained], float]
 
 
 @dataclass(frozen=True)
@@ -24,17 +26,23 @@ class Prediction:
 
 
 def predict_files(
-    models: Iterable[Trained], paths: Sequence[Path], *, options: Mapping[str, object]
+    models: Iterable[Trained],
+    paths: Sequence[Path],
+    *,
+    options: Mapping[str, object],
+    divisor: Divisor | None = None,
 ) -> tuple[Asked, list[Prediction]]:
     """What was read of the files, and what each model says of it. options: as `reading_of` has
-    them. Raises UserError."""
+    them. divisor: of a model's outputs. Raises UserError."""
     rest = iter(models)
     first = next(rest)
     asked = read(paths, first.task, first.feature_names, reading_of(first, options, paths))
-    return asked, predict(chain([first], rest), asked) if asked.places else []
+    return asked, predict(chain([first], rest), asked, divisor) if asked.places else []
 
 
-def predict(models: Iterable[Trained], asked: Asked) -> list[Prediction]:
+def predict(
+    models: Iterable[Trained], asked: Asked, divisor: Divisor | None = None
+) -> list[Prediction]:
     """What each model says of each input. Raises UserError for a model whose outputs are no
     numbers, or that takes other inputs."""
     predictions: list[Prediction] = []
@@ -44,7 +52,8 @@ def predict(models: Iterable[Trained], asked: Asked) -> list[Prediction]:
                 f"the model of client {trained.client} takes other inputs than those before: use"
                 f" it alone"
             )
-        probabilities = trained.logits(asked.inputs).softmax(1)
+        by = divisor(trained) if divisor else 1.0
+        probabilities = (trained.logits(asked.inputs) / by).softmax(1)
         if not bool(probabilities.isfinite().all()):
             raise UserError(
                 f"the model of client {trained.client} gives values that are not finite: its"

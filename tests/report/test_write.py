@@ -93,6 +93,7 @@ def test_a_report_is_whole_and_its_page_needs_nothing_else(runs: Path, tmp_path:
         "clients_all.png",
         "partition_all.png",
         "inputs_all.png",
+        "gain.png",
         "sites.png",
     }
     text = (out / "report.md").read_text()
