@@ -1,6 +1,6 @@
 """Errors that users see as one line, and how any other error becomes one."""
 
-from pfedlora_flwr.errors.errors import UserCodeError, UserError, needed
+from pfedlora_flwr.errors.errors import UserCodeError, UserError, needed, wrong
 from pfedlora_flwr.errors.one_line import (
     brief,
     final_line,
