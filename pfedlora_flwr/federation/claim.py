@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfedlora_flwr.data.local import more_classes
-from pfedlora_flwr.federation.messages import LONGEST_WORD, Config, written
+from pfedlora_flwr.federation.messages import LONGEST_WORD
 
 _LONGEST_BASE = 4096
 _MOST_COLUMNS = 10**5
@@ -34,9 +34,6 @@ class Claim:
     columns: list[str]
     base: str
     data: str = ""
-
-    def to_metrics(self) -> Config:
-        return written(self)
 
     @classmethod
     def from_metrics(cls, metrics: Mapping[str, Any], clients: int, most_classes: int) -> Claim:

@@ -21,6 +21,7 @@ from pfedlora_flwr.federation.messages import (
     Instruction,
     counts_from_metrics,
     held_out_from_metrics,
+    written,
 )
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.server_state import NotFinite, shared_by
@@ -287,7 +288,7 @@ class PersonalisedStrategy:
         elif adapting:
             down = download(self.method, self.state.tensors, client, round.number)
         version = self.state.versions.get(client, 0)
-        config = Instruction(
+        told = Instruction(
             round=round.number,
             client=client,
             version=version,
@@ -299,7 +300,8 @@ class PersonalisedStrategy:
             origin=origin_of(version, self._origins),
             keep=[kept[client] for kept in self._pinned if client in kept] or None,
             data=self._data or None,
-        ).to_config()
+        )
+        config = written(told)
         if not training:
             return wire.evaluate_message(node, round.number, config, seconds, down), Cost()
         message = wire.train_message(node, round.number, down, config, seconds)
