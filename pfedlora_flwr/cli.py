@@ -9,7 +9,7 @@ import sys
 from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import click
 import typer
@@ -38,104 +38,79 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-Options = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-o",
-        "--option",
-        metavar="KEY=VALUE",
-        help="Set a key; may be repeated: of one key, the last counts.",
-    ),
-]
-Place = Annotated[Path, typer.Argument(metavar="RUN", hidden=True)]
-OneClient = Annotated[
-    int | None,
-    typer.Option("--client", metavar="K", help="This client's model.", min=0),
-]
-AllClients = Annotated[
-    bool, typer.Option("--all-clients", help="Use every client's model, one after the other.")
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="Write JSON; a list where several are asked for.")
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what was written before.")]
+def argument(metavar: str, default: Any = ...) -> Any:
+    """An argument as `PlainCommand` has them; `...`: it must be given."""
+    return typer.Argument(default, metavar=metavar, hidden=True)
+
+
+def flag(name: str, text: str) -> Any:
+    """An option without a value, which is False where it is not given."""
+    return typer.Option(False, name, help=text)
+
+
+def option(default: Any, metavar: str | None, text: str, *names: str, **how: Any) -> Any:
+    """An option with a value, named as its parameter or by `names`; `...`: it must be given."""
+    return typer.Option(default, *names, metavar=metavar, help=text, **how)
+
+
+RUN = argument("RUN")
+OPTIONS = option(
+    None, "KEY=VALUE", "Set a key; may be repeated: of one key, the last counts.", "-o", "--option"
+)
+CLIENT = option(None, "K", "This client's model.", "--client", min=0)
+ALL_CLIENTS = flag("--all-clients", "Use every client's model, one after the other.")
+JSON = flag("--json", "Write JSON; a list where several are asked for.")
+OVERWRITE = flag("--overwrite", "Replace what was written before.")
+RAY = option(
+    "", "ADDRESS", "Train on this Ray cluster, HOST:PORT; this host must be one of its nodes."
+)
 
 
 @cli.callback()
 def pfedlora(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
-        ),
-    ] = False,
+    version: bool = typer.Option(
+        False,
+        "--version",
+        help="Show the version and exit.",
+        callback=_print_version,
+        is_eager=True,
+    ),
 ) -> None:
     """pFedLoRA and the methods it is compared with, as a Flower application."""
 
 
-Ray = Annotated[
-    str,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Train on this Ray cluster, HOST:PORT; this host must be one of its nodes.",
-    ),
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        metavar="ENGINE",
-        help="flower: `flwr run` with one actor per core. local: in this process.",
-    ),
-]
-
-
 @cli.command(cls=WithKeys)
 def run(
-    conf: Annotated[str | None, typer.Argument(metavar="[CONF]", hidden=True)] = None,
-    option: Options = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue the run in its output directory, bit for bit."),
-    ] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run in its output directory.")
-    ] = False,
-    accept_changed_code: Annotated[
-        bool,
-        typer.Option(
-            "--accept-changed-code",
-            help="With --resume: continue although your own code has changed since the last round.",
-        ),
-    ] = False,
-    without: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K",
-            help="With --resume and a run's directory as CONF: train a new run without client K"
-            " into a new output, from the last kept round before K took part.",
-        ),
-    ] = None,
-    port: Annotated[
-        int,
-        typer.Option(help="TCP port of the private SuperLink; 0: a free one.", show_default=False),
-    ] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress display.")] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Check everything and estimate time, memory and disk. Nothing is started.",
-        ),
-    ] = False,
-    engine: Engine = "flower",
-    ray: Ray = "",
-    superlink: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CONNECTION",
-            help="Train on the nodes of this SuperLink: a connection in $FLWR_HOME/config.toml.",
-        ),
-    ] = None,
+    conf: str | None = argument("[CONF]", None),
+    option: list[str] | None = OPTIONS,
+    resume: bool = flag("--resume", "Continue the run in its output directory, bit for bit."),
+    overwrite: bool = flag("--overwrite", "Replace the run in its output directory."),
+    accept_changed_code: bool = flag(
+        "--accept-changed-code",
+        "With --resume: continue although your own code has changed since the last round.",
+    ),
+    without: int | None = option(
+        None,
+        "K",
+        "With --resume and a run's directory as CONF: train a new run without client K into a new"
+        " output, from the last kept round before K took part.",
+    ),
+    port: int = option(
+        0, None, "TCP port of the private SuperLink; 0: a free one.", show_default=False
+    ),
+    quiet: bool = flag("--quiet", "No progress display."),
+    dry_run: bool = flag(
+        "--dry-run", "Check everything and estimate time, memory and disk. Nothing is started."
+    ),
+    engine: str = option(
+        "flower", "ENGINE", "flower: `flwr run` with one actor per core. local: in this process."
+    ),
+    ray: str = RAY,
+    superlink: str | None = option(
+        None,
+        "CONNECTION",
+        "Train on the nodes of this SuperLink: a connection in $FLWR_HOME/config.toml.",
+    ),
 ) -> None:
     """Train. By default a simulation through `flwr run` on a private SuperLink; with --superlink on
     real nodes.
@@ -169,64 +144,43 @@ def run(
 
 @cli.command(cls=PlainCommand)
 def compare(
-    conf: Annotated[str, typer.Argument(metavar="CONF", hidden=True)],
-    methods: Annotated[str | None, typer.Option(metavar="A,B", help="Only these methods.")] = None,
-    seeds: Annotated[str | None, typer.Option(metavar="0,1", help="Only these seeds.")] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE[,VALUE]", help="Only these values of a key on an axis."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Show the runs that are left, with time and disk. Change nothing."
-        ),
-    ] = False,
-    drop_models: Annotated[
-        bool,
-        typer.Option(
-            "--drop-models", help="Remove a run's models when it is done. Its results stay."
-        ),
-    ] = False,
-    redo: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="stale|RUN",
-            help="Repeat existing runs: stale (those by older code of yours), or a run's folder.",
-        ),
-    ] = None,
-    option: Options = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            metavar="ENGINE",
-            help="local: runs in warm processes of this machine. flower: `flwr run` with one actor"
-            " per core. auto: flower if there is a GPU or a Ray cluster, otherwise local.",
-        ),
-    ] = "auto",
-    ray: Ray = "",
-    jobs: Annotated[
-        str,
-        typer.Option(
-            "--jobs",
-            metavar="J",
-            help="Runs at once; each gets its share of cores and GPUs. auto: one per core with"
-            " local, one with flower.",
-        ),
-    ] = "auto",
-    shard: Annotated[
-        str,
-        typer.Option(
-            metavar="I/N", help="Only every N-th run, for N hosts with a shared directory."
-        ),
-    ] = "",
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The comparison's directory; default: runs/FOLDER-CONF."),
-    ] = None,
-    superlink: Annotated[
-        str, typer.Option(metavar="NAME", help="Do the runs on the nodes of this SuperLink.")
-    ] = "",
+    conf: str = argument("CONF"),
+    methods: str | None = option(None, "A,B", "Only these methods."),
+    seeds: str | None = option(None, "0,1", "Only these seeds."),
+    only: list[str] | None = option(
+        None, "KEY=VALUE[,VALUE]", "Only these values of a key on an axis."
+    ),
+    dry_run: bool = flag(
+        "--dry-run", "Show the runs that are left, with time and disk. Change nothing."
+    ),
+    drop_models: bool = flag(
+        "--drop-models", "Remove a run's models when it is done. Its results stay."
+    ),
+    redo: list[str] | None = option(
+        None,
+        "stale|RUN",
+        "Repeat existing runs: stale (those by older code of yours), or a run's folder.",
+    ),
+    option: list[str] | None = OPTIONS,
+    engine: str = option(
+        "auto",
+        "ENGINE",
+        "local: runs in warm processes of this machine. flower: `flwr run` with one actor per core."
+        " auto: flower if there is a GPU or a Ray cluster, otherwise local.",
+    ),
+    ray: str = RAY,
+    jobs: str = option(
+        "auto",
+        "J",
+        "Runs at once; each gets its share of cores and GPUs. auto: one per core with local, one"
+        " with flower.",
+        "--jobs",
+    ),
+    shard: str = option("", "I/N", "Only every N-th run, for N hosts with a shared directory."),
+    output: Path | None = option(
+        None, "DIR", "The comparison's directory; default: runs/FOLDER-CONF."
+    ),
+    superlink: str = option("", "NAME", "Do the runs on the nodes of this SuperLink."),
 ) -> None:
     """Do the missing runs of a comparison, and report. A comparison is methods × scenarios × seeds;
     unfinished runs are resumed.
@@ -262,32 +216,19 @@ def compare(
 
 @cli.command(cls=PlainCommand)
 def decide(
-    table: Annotated[Path | None, typer.Argument(metavar="TABLE", hidden=True)] = None,
-    sites: Annotated[str, typer.Option(metavar="COLUMN", help="Whose row it is: the site.")] = "",
-    label: Annotated[str, typer.Option(metavar="COLUMN", help="What is to be predicted.")] = "",
-    superlink: Annotated[
-        str, typer.Option(metavar="NAME", help="The tables are at this SuperLink's nodes.")
-    ] = "",
-    rows: Annotated[
-        int, typer.Option(metavar="N", help="With --superlink: about the rows of a site.")
-    ] = 0,
-    minutes: Annotated[
-        float | None,
-        typer.Option(metavar="N", help="What all runs may take, by estimate; default: 10, or 60."),
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option(metavar="0,1", help="These seeds; default: five, if they fit.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The runs; default: runs/decide-TABLE.")
-    ] = None,
-    yaml: Annotated[
-        bool, typer.Option("--yaml", help="Write the comparison's file, and run nothing.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan. Nothing is written or run.")
-    ] = False,
-    option: Options = None,
+    table: Path | None = argument("TABLE", None),
+    sites: str = option("", "COLUMN", "Whose row it is: the site."),
+    label: str = option("", "COLUMN", "What is to be predicted."),
+    superlink: str = option("", "NAME", "The tables are at this SuperLink's nodes."),
+    rows: int = option(0, "N", "With --superlink: about the rows of a site."),
+    minutes: float | None = option(
+        None, "N", "What all runs may take, by estimate; default: 10, or 60."
+    ),
+    seeds: str | None = option(None, "0,1", "These seeds; default: five, if they fit."),
+    output: Path | None = option(None, "DIR", "The runs; default: runs/decide-TABLE."),
+    yaml: bool = flag("--yaml", "Write the comparison's file, and run nothing."),
+    dry_run: bool = flag("--dry-run", "Show the plan. Nothing is written or run."),
+    option: list[str] | None = OPTIONS,
 ) -> None:
     """Should these sites federate? Plan a comparison from one table, or for the nodes that have
     them, run it, and report.
@@ -329,23 +270,13 @@ def decide(
 
 @cli.command(cls=PlainCommand)
 def report(
-    paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Default: `report` in the first path given.")
-    ] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X", help="Count costs up to this accuracy instead of `target-accuracy`."
-        ),
-    ] = None,
-    score: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Judge by it instead of `verdict.score`.")
-    ] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(metavar="POINTS", help="Judge by it instead of `verdict.margin`."),
-    ] = None,
+    paths: list[Path] = argument("RUN_OR_DIR…"),
+    output: Path | None = option(None, "DIR", "Default: `report` in the first path given."),
+    target: float | None = option(
+        None, "X", "Count costs up to this accuracy instead of `target-accuracy`."
+    ),
+    score: str | None = option(None, "NAME", "Judge by it instead of `verdict.score`."),
+    margin: float | None = option(None, "POINTS", "Judge by it instead of `verdict.margin`."),
 ) -> None:
     """Report on runs. Writes tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one HTML
     page.
@@ -364,30 +295,19 @@ def report(
 
 @cli.command(cls=PlainCommand)
 def predict(
-    place: Place,
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", hidden=True)],
-    client: OneClient = None,
-    all_clients: AllClients = False,
-    top: Annotated[
-        int, typer.Option(metavar="N", help="Show the N most probable classes.", min=1)
-    ] = 3,
-    as_json: Json = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Write CSV: one row per client and input.")
-    ] = False,
-    calibrated: Annotated[
-        bool,
-        typer.Option(
-            "--calibrated",
-            help="Divide outputs by a temperature, by the client's own validation part.",
-        ),
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write to this file; default: to the terminal."),
-    ] = None,
-    option: Options = None,
-    overwrite: Overwrite = False,
+    place: Path = RUN,
+    paths: list[Path] = argument("PATH…"),
+    client: int | None = CLIENT,
+    all_clients: bool = ALL_CLIENTS,
+    top: int = option(3, "N", "Show the N most probable classes.", min=1),
+    as_json: bool = JSON,
+    as_csv: bool = flag("--csv", "Write CSV: one row per client and input."),
+    calibrated: bool = flag(
+        "--calibrated", "Divide outputs by a temperature, by the client's own validation part."
+    ),
+    output: Path | None = option(None, "FILE", "Write to this file; default: to the terminal."),
+    option: list[str] | None = OPTIONS,
+    overwrite: bool = OVERWRITE,
 ) -> None:
     """Predict with a client's model. Shows class names and probabilities, the most probable
     first.
@@ -435,19 +355,13 @@ def predict(
 
 @cli.command(cls=PlainCommand)
 def evaluate(
-    place: Place,
-    data: Annotated[str | None, typer.Argument(metavar="[DATA]", hidden=True)] = None,
-    client: OneClient = None,
-    all_clients: AllClients = False,
-    as_json: Json = False,
-    rows: Annotated[
-        bool,
-        typer.Option(
-            "--rows",
-            help="List the rows of the client's test part, from 1.",
-        ),
-    ] = False,
-    option: Options = None,
+    place: Path = RUN,
+    data: str | None = argument("[DATA]", None),
+    client: int | None = CLIENT,
+    all_clients: bool = ALL_CLIENTS,
+    as_json: bool = JSON,
+    rows: bool = flag("--rows", "List the rows of the client's test part, from 1."),
+    option: list[str] | None = OPTIONS,
 ) -> None:
     """Evaluate a client's model on labelled samples. Shows accuracy, balanced accuracy, macro-F1
     and the recall of each class.
@@ -473,28 +387,20 @@ def evaluate(
 
 @cli.command(cls=PlainCommand)
 def adapt(
-    place: Annotated[Path, typer.Argument(metavar="RUN_OR_FILE", hidden=True)],
-    output: Annotated[
-        Path, typer.Option(metavar="DIR", help="The folder for the model and adapted.json.")
-    ],
-    client: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K",
-            help="A held-out client; with -o dataset its number, which decides its model and its"
-            " draws.",
-            min=0,
-        ),
-    ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Use at most N training samples, from its classes in turn.", min=2
-        ),
-    ] = None,
-    option: Options = None,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
+    place: Path = argument("RUN_OR_FILE"),
+    output: Path = option(..., "DIR", "The folder for the model and adapted.json."),
+    client: int | None = option(
+        None,
+        "K",
+        "A held-out client; with -o dataset its number, which decides its model and its draws.",
+        min=0,
+    ),
+    samples: int | None = option(
+        None, "N", "Use at most N training samples, from its classes in turn.", min=2
+    ),
+    option: list[str] | None = OPTIONS,
+    overwrite: bool = OVERWRITE,
+    as_json: bool = JSON,
 ) -> None:
     """Train a personal model for a client that was not in the run, from the final shared state and
     the client's own data. Shows its accuracy beside that of the same client alone.
@@ -521,28 +427,21 @@ def adapt(
 
 @cli.command(cls=PlainCommand)
 def export(
-    place: Place,
-    client: OneClient = None,
-    format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="safetensors, torch-export or onnx; peft, a folder of LoRA and the head alone.",
-        ),
-    ] = "",
-    shared: Annotated[
-        bool,
-        typer.Option("--shared", help="Export the shared state instead, for `pfedlora adapt`."),
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Default: client-K with the format's suffix; with --shared shared.safetensors.",
-        ),
-    ] = None,
-    overwrite: Overwrite = False,
+    place: Path = RUN,
+    client: int | None = CLIENT,
+    format: str = option(
+        "",
+        "FORMAT",
+        "safetensors, torch-export or onnx; peft, a folder of LoRA and the head alone.",
+        "--format",
+    ),
+    shared: bool = flag("--shared", "Export the shared state instead, for `pfedlora adapt`."),
+    output: Path | None = option(
+        None,
+        "FILE",
+        "Default: client-K with the format's suffix; with --shared shared.safetensors.",
+    ),
+    overwrite: bool = OVERWRITE,
 ) -> None:
     """Write a client's model as one file. It is checked against the model itself, and a model card
     is written beside it. LoRA is merged into the weights.
@@ -580,8 +479,8 @@ def export(
 
 @cli.command(cls=PlainCommand)
 def audit(
-    paths: Annotated[list[Path], typer.Argument(metavar="RUN_OR_DIR…", hidden=True)],
-    as_json: Json = False,
+    paths: list[Path] = argument("RUN_OR_DIR…"),
+    as_json: bool = JSON,
 ) -> None:
     """Measure what uploads reveal about single clients. Attacks infer a client's classes and
     training samples; the result is written to audit.json.
@@ -595,19 +494,14 @@ def audit(
 
 @cli.command(cls=PlainCommand)
 def align(
-    conf: Annotated[str | None, typer.Argument(metavar="[CONF]", hidden=True)] = None,
-    option: Options = None,
-    samples: Annotated[
-        int, typer.Option(metavar="N", help="Use at most N samples of the dataset.", min=2)
-    ] = 1000,
-    basis: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the principal directions of these inputs, public ones."
-        ),
-    ] = None,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
+    conf: str | None = argument("[CONF]", None),
+    option: list[str] | None = OPTIONS,
+    samples: int = option(1000, "N", "Use at most N samples of the dataset.", min=2),
+    basis: Path | None = option(
+        None, "FILE", "Write the principal directions of these inputs, public ones."
+    ),
+    overwrite: bool = OVERWRITE,
+    as_json: bool = JSON,
 ) -> None:
     """Compare models' representations. Shows how well one model's class means classify through
     another.
@@ -632,20 +526,15 @@ def align(
 
 @cli.command(cls=PlainCommand)
 def weights(
-    name: Annotated[str, typer.Argument(metavar="MODEL", hidden=True)],
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="Read the weights from this file; other names are allowed, in the same order.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Default: the model's name with .safetensors."),
-    ] = None,
-    overwrite: Overwrite = False,
+    name: str = argument("MODEL"),
+    source: Path | None = option(
+        None,
+        "FILE",
+        "Read the weights from this file; other names are allowed, in the same order.",
+        "--from",
+    ),
+    output: Path | None = option(None, "FILE", "Default: the model's name with .safetensors."),
+    overwrite: bool = OVERWRITE,
 ) -> None:
     """Write a file of pretrained weights. MODEL is timm:NAME or torchvision:NAME.
 
@@ -659,8 +548,8 @@ def weights(
 
 @cli.command("list", cls=PlainCommand)
 def list_(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", hidden=True)],
-    as_json: Json = False,
+    folder: Path = argument("DIR"),
+    as_json: bool = JSON,
 ) -> None:
     """List the runs in DIR and below. Shows state, rounds, the keys in which they differ, and
     accuracy at best validation."""
@@ -671,16 +560,14 @@ def list_(
 
 @cli.command(cls=PlainCommand)
 def status(
-    place: Annotated[str | None, typer.Argument(metavar="[RUN]", hidden=True)] = None,
-    superlink: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CONNECTION",
-            help="Ask this SuperLink, a connection in $FLWR_HOME/config.toml. RUN is then Flower's"
-            " number of a run; default: the last one.",
-        ),
-    ] = None,
-    as_json: Json = False,
+    place: str | None = argument("[RUN]", None),
+    superlink: str | None = option(
+        None,
+        "CONNECTION",
+        "Ask this SuperLink, a connection in $FLWR_HOME/config.toml. RUN is then Flower's"
+        " number of a run; default: the last one.",
+    ),
+    as_json: bool = JSON,
 ) -> None:
     """Show how a run stands: rounds, time left, clients with their failures and refused updates,
     and disk.
@@ -695,13 +582,12 @@ def status(
 
 @cli.command(cls=PlainCommand)
 def doctor(
-    superlink: Annotated[
-        str,
-        typer.Option(
-            help="Check this connection of $FLWR_HOME/config.toml instead. Shows whether the"
-            " SuperLink answers, whether its certificate fits, and its nodes."
-        ),
-    ] = "",
+    superlink: str = option(
+        "",
+        None,
+        "Check this connection of $FLWR_HOME/config.toml instead. Shows whether the"
+        " SuperLink answers, whether its certificate fits, and its nodes.",
+    ),
 ) -> None:
     """Check this machine. Shows packages, cores, GPU, dataset caches, disk and ports, and what to
     fix."""

@@ -24,7 +24,7 @@ from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
 from pfedlora_flwr.federation.adapt import alone
 from pfedlora_flwr.federation.client import PersonalisedClient
-from pfedlora_flwr.federation.messages import Instruction, held_out_from_metrics
+from pfedlora_flwr.federation.messages import Instruction, held_out_from_metrics, written
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.lora_residual import LEFT, RIGHT
 from pfedlora_flwr.methods.method import Refused
@@ -467,7 +467,7 @@ def test_a_client_of_the_training_is_not_adapted(federation: Path) -> None:
     e = RunDirectory(federation / "run").experiment()
     client = PersonalisedClient(e, {"partition-id": 3, "num-partitions": 10})
     told = Instruction(2, 3, 0, "t", "", evaluate=True, names=[], adapt=True)
-    metrics = client.evaluate([], told.to_config())[2]
+    metrics = client.evaluate([], written(told))[2]
     assert "the server asks to adapt client 3, which is not held out here" in str(metrics)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.federation import messages
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.messages import Instruction
@@ -419,14 +420,14 @@ def test_a_site_has_one_account_whatever_its_number(keys: dict[str, Any], tmp_pa
     told = []
     for number in (0, 2):
         asked = Instruction(1, number, 0, "token", "", False, [*state])
-        _, samples, metrics = site.fit(to_arrays(state), asked.to_config())
+        _, samples, metrics = site.fit(to_arrays(state), messages.written(asked))
         assert samples, metrics
         told.append(metrics["epsilon"])
     assert told[1] > told[0]
     assert json.loads((tmp_path / "token" / "dp.json").read_text())["visits"] == 2
     # with those, and over all runs, before it draws
     site = PersonalisedClient(e, own | {"epsilon-cap": 1.9 * told[1]})
-    again = Instruction(1, 0, 0, "new", "", False, [*state]).to_config()
+    again = messages.written(Instruction(1, 0, 0, "new", "", False, [*state]))
     trained = [bool(site.fit(to_arrays(state), again)[1]) for _ in range(2)]
     assert trained == [True, False]
     assert json.loads((tmp_path / "new" / "dp.json").read_text())["visits"] == 1

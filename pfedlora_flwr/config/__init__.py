@@ -14,23 +14,3 @@ from pfedlora_flwr.config.reading import (
     parse_overrides,
     run_config,
 )
-
-__all__ = [
-    "all_keys",
-    "check",
-    "check_way",
-    "completed",
-    "find_conf",
-    "find_key",
-    "flatten",
-    "from_flat",
-    "load",
-    "located",
-    "located_value",
-    "parse",
-    "parse_overrides",
-    "read_mapping",
-    "read_run",
-    "run_config",
-    "unused",
-]

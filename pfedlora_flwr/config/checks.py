@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment, at_least, option_keys
 from pfedlora_flwr.keys import said, unmet
@@ -160,10 +160,7 @@ def _inputs(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
     names = e.data.class_names or ()
     if names and e.classes not in (None, len(names)):
-        raise UserError(
-            f"classes is {e.classes}; allowed: auto, or {len(names)}, the number of"
-            " data.class-names"
-        )
+        raise wrong("classes", e.classes, f"auto, or {len(names)}, the number of data.class-names")
     _, shape = read_shape(e.input_shape) if e.input_shape else (None, ())
     if shape and e.image_size and shape[1:] != (e.image_size, e.image_size):
         raise UserError(
@@ -256,9 +253,7 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
             f" {at_least(least, e.sampled)}, by secagg.threshold, to {e.sampled}"
         )
     if shares is not None and shares > e.sampled:
-        raise UserError(
-            f"secagg.shares is {shares}; allowed: at most the {e.sampled} sampled clients"
-        )
+        raise wrong("secagg.shares", shares, f"at most the {e.sampled} sampled clients")
 
 
 def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
@@ -273,9 +268,7 @@ def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
     if e.noises_sums:
         return
     if e.dp.delta * e.clients >= 1:
-        raise UserError(
-            f"dp.delta is {e.dp.delta:g}; allowed: below 1/clients, which is {1 / e.clients:g}"
-        )
+        raise wrong("dp.delta", e.dp.delta, f"below 1/clients, which is {1 / e.clients:g}")
     if e.secagg.enabled and e.dp.norm > e.secagg.clip:
         raise UserError(
             f"dp.clip is {e.dp.norm:g}; allowed with secagg.enabled: at most secagg.clip, which is"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.keys import Form, Listed, Section, key, nonempty
 
 
@@ -102,7 +102,6 @@ class DataKeys(Section):
             raise UserError("data.decimal is comma, and data.sep, too: a CSV needs two marks")
         names = self.class_names or ()
         if len(set(names)) < len(names) or len(names) == 1:
-            raise UserError(
-                f"data.class-names is {self.class_names!r}; allowed: auto, or at least two names,"
-                " each once"
+            raise wrong(
+                "data.class-names", self.class_names, "auto, or at least two names, each once"
             )

@@ -25,7 +25,7 @@ from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.setup import CACHES, DataSetup, constants_of, known_by
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.data.tokens import tokens
-from pfedlora_flwr.errors import UserError, permissions
+from pfedlora_flwr.errors import UserError, permissions, wrong
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models import named
@@ -129,9 +129,7 @@ class Site:
         else:
             dataset, partition = setup.dataset, setup.partition
             if client >= len(partition.clients):
-                raise UserError(
-                    f"partition-id is {client}; allowed: 0 to {len(partition.clients) - 1}"
-                )
+                raise wrong("partition-id", client, f"0 to {len(partition.clients) - 1}")
             split, fingerprint, constants = (
                 partition.clients[client],
                 partition.fingerprint,

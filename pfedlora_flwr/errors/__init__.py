@@ -1,6 +1,6 @@
 """Errors that users see as one line, and how any other error becomes one."""
 
-from pfedlora_flwr.errors.errors import UserCodeError, UserError, needed
+from pfedlora_flwr.errors.errors import UserCodeError, UserError, needed, wrong
 from pfedlora_flwr.errors.one_line import (
     brief,
     final_line,
@@ -23,27 +23,3 @@ from pfedlora_flwr.errors.words import (
     short,
     some,
 )
-
-__all__ = [
-    "UserCodeError",
-    "UserError",
-    "as_line",
-    "brief",
-    "counted",
-    "differing",
-    "final_line",
-    "first_line",
-    "for_users",
-    "is_ours",
-    "kind",
-    "meant",
-    "names_traceback",
-    "needed",
-    "no_room",
-    "printable",
-    "short",
-    "some",
-    "told",
-    "user_code",
-    "with_traceback",
-]

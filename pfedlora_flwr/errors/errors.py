@@ -24,3 +24,9 @@ def needed(module: str, why: str, install: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise UserError(f"{why}, which is not installed: pip install {install}") from None
+
+
+def wrong(key: str, value: object, allowed: str, given: str = "") -> UserError:
+    """The error of a key's value. given: by what no more than `allowed` is."""
+    said = {str: "{!r}", float: "{:g}"}.get(type(value), "{}").format(value)
+    return UserError(f"{key} is {said}; allowed{given and f' with {given}'}: {allowed}")

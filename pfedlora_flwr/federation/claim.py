@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pfedlora_flwr.data.local import more_classes
-from pfedlora_flwr.federation.messages import LONGEST_WORD, Config, withheld_in, written
+from pfedlora_flwr.federation.messages import LONGEST_WORD, withheld_in
 
 _LONGEST_BASE = 4096
 _MOST_COLUMNS = 10**5
@@ -36,9 +36,6 @@ class Claim:
     base: str
     data: str = ""
     withheld: list[str] | None = None
-
-    def to_metrics(self) -> Config:
-        return written(self)
 
     @classmethod
     def from_metrics(cls, metrics: Mapping[str, Any], clients: int, most_classes: int) -> Claim:

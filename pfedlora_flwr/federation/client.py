@@ -87,7 +87,7 @@ class PersonalisedClient(NumPyClient):
             if wire.COUNT in config:
                 parts = number_in(self.node_config, wire.COUNT)
                 return {} if parts is None else {wire.COUNT: parts}
-            return self._claim(str(config.get(messages.DATA, ""))).to_metrics()
+            return messages.written(self._claim(str(config.get(messages.DATA, ""))))
         except _ERRORS as error:
             return self._failure(error, config, self._known_as())
 
@@ -95,7 +95,7 @@ class PersonalisedClient(NumPyClient):
         """A visit: the two phases of pFedLoRA, or whatever the method does."""
         try:
             upload, report = self._visit(self._instruction(config), parameters)
-            metrics, e = report.to_metrics(), self.experiment
+            metrics, e = messages.written(report), self.experiment
             if e.hides_clients and not e.secagg.enabled:  # the guard withholds what it has summed
                 clear = in_the_clear(e, scores_told=True)
                 metrics = {name: value for name, value in metrics.items() if name in clear}
@@ -112,7 +112,7 @@ class PersonalisedClient(NumPyClient):
                 self._check_held_out(told.client)
                 return self._adapt(told, parameters)
             counts = self._evaluate(told)
-            return 0.0, counts.test, messages.counts_to_metrics(counts)
+            return 0.0, counts.test, messages.written(counts)
         except _ERRORS as error:
             return 0.0, 0, self._failure(error, config)
 

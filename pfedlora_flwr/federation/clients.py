@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Literal
 
@@ -51,6 +52,7 @@ class RunDiverged(RunFailed):
         self.round = round
 
 
+@dataclass
 class Clients:
     """They are connected when this is made; RunFailed is raised when too few are within
     `node-timeout`.
@@ -60,43 +62,36 @@ class Clients:
     message or a node that is no client's.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        method: Method,
-        execution: Execution,
-        run: RunDirectory,
-        left: Set[int],
-        write: Write,
-        fail: Fail,
-        refuse: Refuse,
-    ) -> None:
-        self.execution = execution
-        self.run = run
-        self.left = left
-        self.write = write
-        self._fail = fail
-        self.refuse = refuse
+    grid: Grid
+    method: Method
+    execution: Execution
+    run: RunDirectory
+    left: Set[int]
+    write: Write
+    fail: Fail
+    refuse: Refuse
+
+    def __post_init__(self) -> None:
+        method, x = self.method, self.execution
         # by client, how long its last visit took: long ones start first
         self._seconds: dict[int, float] = {}
         self._workers = 0  # processes that trained in the last round
-        bound_retries(grid, execution.node_timeout)
-        patience = min(60.0, execution.node_timeout / 2)
+        bound_retries(self.grid, x.node_timeout)
         # known once Ray is there
-        self._simulated, self._nodes = is_simulation(grid), frozenset[str]()
+        self._simulated, self._nodes = is_simulation(self.grid), frozenset[str]()
         self.roster = Roster(
-            grid,
+            self.grid,
             method.experiment.clients,
-            run.numbers_file,
-            run.partition,
-            refuse,
-            patience,
+            self.run.numbers_file,
+            self.run.partition,
+            self.refuse,
+            min(60.0, x.node_timeout / 2),
             self.notice,
             classes=method.task.classes,
-            known=sites_told(run),
-            left=left,
-            data=_data_here(method, execution) if self._simulated else "",
-            sites=execution.sites,
+            known=sites_told(self.run),
+            left=self.left,
+            data=_data_here(method, x) if self._simulated else "",
+            sites=x.sites,
             alike=self._simulated,
         )
         self._connect()
@@ -130,7 +125,7 @@ class Clients:
         for client in wanted:
             if client not in node_of:
                 why = turned_away.get(client)
-                self._fail(round, client, f"turned away: {why}" if why else "not connected")
+                self.fail(round, client, f"turned away: {why}" if why else "not connected")
         return {client: node_of[client] for client in wanted if client in node_of}
 
     def ask(self, round: Round, messages: Mapping[int, Message], phase: Phase) -> Replies:
@@ -198,7 +193,7 @@ class Clients:
             if isinstance(answer, wire.Reply):
                 replies[client] = answer
             elif client not in round.failures:
-                self._fail(round, client, str(answer))
+                self.fail(round, client, str(answer))
         return replies
 
     def notice(self, reply: Message) -> None:

@@ -60,38 +60,6 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 
-__all__ = [
-    "SUPERLINK_NODE_ID",
-    "Client",
-    "ClientAppCallable",
-    "Code",
-    "ErrorCode",
-    "EvaluateIns",
-    "FitIns",
-    "FitRes",
-    "GetPropertiesIns",
-    "Key",
-    "MessageTypeLegacy",
-    "Mod",
-    "NumPyClient",
-    "Parameters",
-    "Run",
-    "RunNotRunningException",
-    "Stage",
-    "bytes_to_public_key",
-    "evaluateins_to_recorddict",
-    "fitins_to_recorddict",
-    "fitres_to_recorddict",
-    "getpropertiesins_to_recorddict",
-    "ndarrays_to_parameters",
-    "parameters_to_ndarrays",
-    "recorddict_to_evaluateres",
-    "recorddict_to_fitins",
-    "recorddict_to_fitres",
-    "recorddict_to_getpropertiesres",
-    "secaggplus_mod",
-]
-
 logger = logging.getLogger(__name__)
 Draw = Callable[[bytes, int, Sequence[tuple[int, ...]]], list[npt.NDArray[Any]]]
 """Masks: from a seed, whole numbers below the second in arrays of these shapes."""

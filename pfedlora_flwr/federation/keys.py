@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.keys import Form, Listed, Section, integer, key
 
 LEVELS = 2**22
@@ -104,9 +104,7 @@ class SecAgg(Section):
 
     def check(self) -> None:
         if self.enabled and math.frexp(self.clip)[0] != 0.5:
-            raise UserError(
-                f"secagg.clip is {self.clip:g}; allowed: a power of two, such as 0.5, 1 or 2"
-            )
+            raise wrong("secagg.clip", self.clip, "a power of two, such as 0.5, 1 or 2")
 
 
 @dataclass(frozen=True)

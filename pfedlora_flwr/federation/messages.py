@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from typing import Any, cast
 
 from pfedlora_flwr.errors import UserError, short
@@ -20,6 +21,8 @@ from pfedlora_flwr.runs.rows import HeldOutRow
 from pfedlora_flwr.training.metrics import OF_DECISIONS, is_score
 
 Config = dict[str, bool | bytes | float | int | str]
+Check = Callable[[Any, str], Any]
+"""Of what a stranger says, with what that is, in words. Raises Refused."""
 LARGEST_COUNT = 10**9
 """Samples that an evaluation may claim to have seen."""
 _LARGEST_LOSS = 1e30
@@ -40,6 +43,112 @@ def folder_name(token: str) -> str:
     return token
 
 
+def count(value: Any, what: str, low: int = 0, high: int = LARGEST_COUNT) -> int:
+    """The value, if it is an integer in this range. Raises Refused."""
+    if type(value) is not int or not low <= value <= high:
+        raise Refused(f"{what} is {short(value)}; allowed: an integer from {low} to {high}")
+    return value
+
+
+def _json(value: Any, what: str, kind: type) -> Any:
+    try:
+        found = json.loads(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Refused(f"{what} cannot be read ({type(error).__name__})") from None
+    if type(found) is not kind:
+        raise Refused(f"{what} are {short(found)}")
+    return found
+
+
+def _names(value: Any, what: str) -> list[str]:
+    names = _json(value, what, list)
+    if not all(isinstance(name, str) for name in names):
+        raise Refused(f"{what} are {short(names)}")
+    return names
+
+
+def _rounds(value: Any, what: str) -> list[int]:
+    return [count(r, what) for r in _json(value, what, list)]
+
+
+def _each(check: Check) -> Check:
+    """Of a dictionary, each value by `check`."""
+
+    def checked(value: Any, what: str) -> dict[str, Any]:
+        found = _json(value, what, dict)
+        if len(found) > 100 or any(len(key) > LONGEST_WORD for key in found):
+            raise Refused(f"{what} are {short(found)}")
+        return {key: check(one, f"{what}[{short(key)[1:-1]}]") for key, one in found.items()}
+
+    return checked
+
+
+def _of_predictors(value: Any, what: str) -> dict[str, float]:
+    found = _each(_share)(value, what)
+    for name in found:
+        if not is_predictor(name):
+            raise Refused(f"{what} have {short(name)}; allowed: {PREDICTORS}")
+    return found
+
+
+def _number(value: Any, what: str, low: float, high: float) -> float:
+    if type(value) not in (int, float) or not low <= value <= high:  # NaN is not
+        raise Refused(f"{what} is {short(value)}; allowed: a number from {low:g} to {high:g}")
+    return float(value)
+
+
+_share: Check = partial(_number, low=0, high=1)
+_large: Check = partial(_number, low=0, high=LARGEST_COUNT)
+_operations: Check = partial(count, high=2**63 - 1)
+
+
+def _loss(value: Any, what: str) -> float:
+    if type(value) in (int, float) and not -_LARGEST_LOSS <= value <= _LARGEST_LOSS:
+        raise Diverged(f"{what} is {short(value)}")
+    return _number(value, what, low=-_LARGEST_LOSS, high=_LARGEST_LOSS)
+
+
+def _word(value: Any, what: str, most: int = LONGEST_WORD) -> str:
+    if not isinstance(value, str) or len(value) > most:
+        raise Refused(f"{what} is {short(value)}")
+    return value
+
+
+_path: Check = partial(_word, most=4096)
+
+
+def _flag(value: Any, what: str) -> bool:
+    if type(value) is not bool:
+        raise Refused(f"{what} is {short(value)}; allowed: true or false")
+    return value
+
+
+def _sha256(value: Any, what: str) -> str:
+    if not isinstance(value, str) or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
+        raise Refused(f"{what} is {short(value)}")
+    return value
+
+
+def _said(check: Check, words: str = "", *, optional: bool = False) -> Any:
+    """A field that a stranger tells, and its check. words: in the place of its name. optional:
+    whether it may be absent."""
+    return field(default=None, metadata={"check": check, "words": words, "optional": optional})
+
+
+def _taken(
+    record: type, said: Mapping[str, Any], whose: str, told: Set[str] | None = None
+) -> dict[str, Any]:
+    """The fields of a record in what was said, each checked. told: those that are taken; None:
+    all."""
+    return {
+        part.name: how["check"](said.get(part.name), f"{whose} {how['words'] or part.name}")
+        for part in fields(record)
+        if (how := part.metadata)
+        and (told is None or part.name in told)
+        and (part.name in said or not how["optional"])
+    }
+
+
 @dataclass(frozen=True)
 class Instruction:
     """What the server tells a client.
@@ -51,42 +160,25 @@ class Instruction:
     the run that this version is of, if it is another one. keep: versions that the client keeps for
     good. data: what the dataset is known by that the clients share, if they do (`Site.data`)."""
 
-    round: int
-    client: int
-    version: int
-    token: str
-    run: str
-    evaluate: bool
-    names: list[str]
-    adapt: bool | None = None
-    origin: str | None = None
-    keep: list[int] | None = None
-    data: str | None = None
-
-    def to_config(self) -> Config:
-        return written(self)
+    round: int = _said(count)
+    client: int = _said(count)
+    version: int = _said(count)
+    token: str = _said(_word)
+    run: str = _said(_path)
+    evaluate: bool = _said(_flag)
+    names: list[str] = _said(_names)
+    adapt: bool | None = _said(_flag, optional=True)
+    origin: str | None = _said(_word, optional=True)
+    keep: list[int] | None = _said(_rounds, optional=True)
+    data: str | None = _said(_word, optional=True)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Instruction:
         """Raises Refused for one that no server of ours gives."""
-        return cls(
-            round=count(config.get("round"), "the instruction's round"),
-            client=count(config.get("client"), "the instruction's client"),
-            version=count(config.get("version"), "the instruction's version"),
-            token=_word(config.get("token"), "the instruction's token"),
-            run=_word(config.get("run"), "the instruction's run", most=4096),
-            evaluate=_flag(config.get("evaluate"), "the instruction's evaluate"),
-            names=_names(config),
-            adapt=_flag(config["adapt"], "the instruction's adapt") if "adapt" in config else None,
-            origin=(
-                _word(config["origin"], "the instruction's origin") if "origin" in config else None
-            ),
-            keep=_rounds(config) if "keep" in config else None,
-            data=_word(config[DATA], "the instruction's data") if DATA in config else None,
-        )
+        return cls(**_taken(cls, config, "the instruction's"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """A client's account of its visit.
 
@@ -99,25 +191,22 @@ class Report:
     epsilon: what its records have spent so far; None where that is infinite, or not counted.
     withheld: the rules `egress.…` of its site by which it has kept something back."""
 
-    round: int
-    client: int
-    names: list[str]
-    model_sha256: str | None
-    worker: str
-    node: str | None
-    counts: Counts | None
-    model: str
-    lost: bool
-    loss: float | None
-    losses: dict[str, float] | None
-    other_accuracies: dict[str, float]
-    flops_by_phase: dict[str, int] | None
-    seconds: dict[str, float]
-    epsilon: float | None = None
+    round: int = _said(count)
+    client: int = _said(count)
+    names: list[str] = _said(_names)
+    model_sha256: str | None = _said(_sha256, "model hash")
+    worker: str = _said(_word)
+    node: str | None = _said(_word, optional=True)
+    counts: Counts | None = None
+    model: str = _said(_word)
+    lost: bool = _said(_flag)
+    loss: float | None = _said(_loss)
+    losses: dict[str, float] | None = _said(_each(_loss))
+    other_accuracies: dict[str, float] = _said(_of_predictors)
+    flops_by_phase: dict[str, int] | None = _said(_each(_operations))
+    seconds: dict[str, float] = _said(_each(_large))
+    epsilon: float | None = _said(_large, optional=True)
     withheld: list[str] | None = None
-
-    def to_metrics(self) -> Config:
-        return written(self)
 
     @classmethod
     def from_metrics(cls, metrics: Mapping[str, Any], evaluated: bool, told: Set[str]) -> Report:
@@ -128,44 +217,10 @@ class Report:
         """
         withheld = withheld_in(metrics)
         told = {field for field in told if RULED.get(field) not in withheld}
-        return cls(
-            round=count(metrics.get("round"), "its round"),
-            client=count(metrics.get("client"), "its client"),
-            names=_names(metrics),
-            model_sha256=(
-                _sha256(metrics.get("model_sha256"), "its model hash")
-                if "model_sha256" in told
-                else None
-            ),
-            worker=_word(metrics.get("worker"), "its worker"),
-            node=_word(metrics["node"], "its node") if "node" in metrics else None,
-            counts=(
-                counts_from_metrics(metrics)
-                if evaluated and ("counts" in told or "test" in metrics)
-                else None
-            ),
-            model=_word(metrics.get("model"), "its model"),
-            lost=_flag(metrics.get("lost"), "its lost"),
-            loss=_loss(metrics.get("loss"), "its loss") if "loss" in told else None,
-            losses=_numbers(metrics, "losses", _loss) if "losses" in told else None,
-            other_accuracies=_of_predictors(metrics) if "other_accuracies" in told else {},
-            flops_by_phase=(
-                _numbers(metrics, "flops_by_phase", _operations)
-                if "flops_by_phase" in told
-                else None
-            ),
-            seconds=_numbers(
-                metrics,
-                "seconds",
-                lambda value, what: _number(value, what, low=0, high=LARGEST_COUNT),
-            ),
-            epsilon=(
-                _number(metrics["epsilon"], "its epsilon", low=0, high=LARGEST_COUNT)
-                if "epsilon" in metrics.keys() & told
-                else None
-            ),
-            withheld=withheld or None,
-        )
+        taken = {"other_accuracies": {}} | _taken(cls, metrics, "its", told)
+        if evaluated and ("counts" in told or "test" in metrics):
+            taken["counts"] = counts_from_metrics(metrics)
+        return cls(**taken, withheld=withheld or None)
 
 
 RULED = {
@@ -181,7 +236,7 @@ RULED = {
 
 def withheld_in(metrics: Mapping[str, Any]) -> list[str]:
     """The rules by which a site has kept something back from a reply. Raises Refused."""
-    found = _json(metrics, WITHHELD, list) if WITHHELD in metrics else []
+    found = _json(metrics.get(WITHHELD, "[]"), f"its {WITHHELD}", list)
     if not all(isinstance(rule, str) and len(rule) <= LONGEST_WORD for rule in found):
         raise Refused(f"its withheld are {short(found)}")
     return found[:10]
@@ -190,14 +245,9 @@ def withheld_in(metrics: Mapping[str, Any]) -> list[str]:
 def taken_in(e: Experiment) -> Set[str]:
     """The fields of a client's report that the server takes in such a run. An ε is taken where it
     is of the client's own records; of whole clients the server itself counts it."""
-    everything = {field.name for field in fields(Report)}
+    everything = {part.name for part in fields(Report)}
     taken = in_the_clear(e, scores_told=True) if e.hides_clients else everything
     return taken if e.noises_gradients else taken - {"epsilon"}
-
-
-def counts_to_metrics(counts: Counts) -> Config:
-    """The whole answer to the instruction to evaluate."""
-    return written(counts)
 
 
 def counts_from_metrics(metrics: Mapping[str, Any]) -> Counts:
@@ -210,7 +260,7 @@ def counts_from_metrics(metrics: Mapping[str, Any]) -> Counts:
         )
     return Counts(
         **found,
-        scores=_scores(_json(metrics, "scores", dict)),
+        scores=_scores(_json(metrics.get("scores"), "its scores", dict)),
         confusion=_confusion(metrics, **found) if "confusion" in metrics else None,
     )
 
@@ -225,7 +275,7 @@ def held_out_from_metrics(
 ) -> list[HeldOutRow]:
     """The lines in a reply, one for each number of samples that was asked for. Raises Refused for
     what cannot be."""
-    found = _json(metrics, HELD_OUT, list)
+    found = _json(metrics.get(HELD_OUT), f"its {HELD_OUT}", list)
     if len(found) != len(asked) or not all(isinstance(row, dict) for row in found):
         raise Refused(f"its adaptation is {short(found)}")
     rows = []
@@ -258,52 +308,17 @@ def failure_in(metrics: Mapping[str, Any]) -> tuple[str, str | int] | None:
     return (str(metrics[_ERROR]), named) if _ERROR in metrics else None
 
 
-def count(value: Any, what: str, low: int = 0, high: int = LARGEST_COUNT) -> int:
-    """The value, if it is an integer in this range. Raises Refused."""
-    if type(value) is not int or not low <= value <= high:
-        raise Refused(f"{what} is {short(value)}; allowed: an integer from {low} to {high}")
-    return value
-
-
 def written(record: Any) -> Config:
     """A record's fields under their names: one inside it by its own fields, and nothing for
     None."""
     said: Config = {}
-    for field in fields(record):
-        value = getattr(record, field.name)
+    for part in fields(record):
+        value = getattr(record, part.name)
         if is_dataclass(value):
             said |= written(value)
         elif value is not None:
-            said[field.name] = json.dumps(value) if isinstance(value, list | dict) else value
+            said[part.name] = json.dumps(value) if isinstance(value, list | dict) else value
     return said
-
-
-def _names(metrics: Mapping[str, Any]) -> list[str]:
-    names = _json(metrics, "names", list)
-    if not all(isinstance(name, str) for name in names):
-        raise Refused(f"its names are {short(names)}")
-    return names
-
-
-def _rounds(config: Mapping[str, Any]) -> list[int]:
-    return [count(r, "the instruction's keep") for r in _json(config, "keep", list)]
-
-
-def _numbers(
-    metrics: Mapping[str, Any], name: str, check: Callable[[Any, str], Any]
-) -> dict[str, Any]:
-    found = _json(metrics, name, dict)
-    if len(found) > 100 or any(len(key) > LONGEST_WORD for key in found):
-        raise Refused(f"its {name} are {short(found)}")
-    return {key: check(value, f"its {name}[{short(key)[1:-1]}]") for key, value in found.items()}
-
-
-def _of_predictors(metrics: Mapping[str, Any]) -> dict[str, float]:
-    found = _numbers(metrics, "other_accuracies", _share)
-    for name in found:
-        if not is_predictor(name):
-            raise Refused(f"its other_accuracies have {short(name)}; allowed: {PREDICTORS}")
-    return found
 
 
 def _scores(told: Mapping[str, Any]) -> dict[str, float]:
@@ -320,7 +335,7 @@ def _scores(told: Mapping[str, Any]) -> dict[str, float]:
 
 def _confusion(metrics: Mapping[str, Any], test: int, test_correct: int, **_: int) -> Any:
     """Test samples by true and predicted class, which must add up to what is told beside."""
-    found = _json(metrics, "confusion", list)
+    found = _json(metrics["confusion"], "its confusion", list)
     if any(type(row) is not list or len(row) != len(found) for row in found):
         raise Refused(f"its confusion is {short(found)}")
     cells = [[count(n, "its confusion") for n in row] for row in found]
@@ -330,56 +345,8 @@ def _confusion(metrics: Mapping[str, Any], test: int, test_correct: int, **_: in
     return cells
 
 
-def _json(metrics: Mapping[str, Any], name: str, kind: type) -> Any:
-    try:
-        value = json.loads(metrics[name])
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise Refused(f"its {name} cannot be read ({type(error).__name__})") from None
-    if type(value) is not kind:
-        raise Refused(f"its {name} are {short(value)}")
-    return value
-
-
-def _number(value: Any, what: str, low: float, high: float) -> float:
-    if type(value) not in (int, float) or not low <= value <= high:  # NaN is not
-        raise Refused(f"{what} is {short(value)}; allowed: a number from {low:g} to {high:g}")
-    return float(value)
-
-
-def _share(value: Any, what: str) -> float:
-    return _number(value, what, low=0, high=1)
-
-
-def _operations(value: Any, what: str) -> int:
-    return count(value, what, high=2**63 - 1)
-
-
-def _loss(value: Any, what: str) -> float:
-    if type(value) in (int, float) and not -_LARGEST_LOSS <= value <= _LARGEST_LOSS:
-        raise Diverged(f"{what} is {short(value)}")
-    return _number(value, what, low=-_LARGEST_LOSS, high=_LARGEST_LOSS)
-
-
-def _word(value: Any, what: str, most: int = LONGEST_WORD) -> str:
-    if not isinstance(value, str) or len(value) > most:
-        raise Refused(f"{what} is {short(value)}")
-    return value
-
-
-def _flag(value: Any, what: str) -> bool:
-    if type(value) is not bool:
-        raise Refused(f"{what} is {short(value)}; allowed: true or false")
-    return value
-
-
-def _sha256(value: Any, what: str) -> str:
-    if not isinstance(value, str) or len(value) != 64 or not set(value) <= set("0123456789abcdef"):
-        raise Refused(f"{what} is {short(value)}")
-    return value
-
-
 _HELD_OUT_FIELDS = tuple(HeldOutRow.__annotations__)
-_OF_HELD_OUT: dict[str, Callable[[Any, str], Any]] = {
+_OF_HELD_OUT: dict[str, Check] = {
     "model": _word,
     "model_sha256": _sha256,
     **dict.fromkeys(("samples", "test", "visits", "alone_visits"), count),

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from flwr.app import Message
@@ -33,6 +34,7 @@ _TOLD, _OTHERS = 400, "other nodes'"
 """Characters of a node's base that the line on it names, and whose come after."""
 
 
+@dataclass
 class Roster:
     """The connected nodes and the clients behind them.
 
@@ -51,45 +53,33 @@ class Roster:
     alike: any node can be any client, as in a simulation, which keeps what a client has by its
     number: one is asked for all."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        clients: int,
-        memory: Path,
-        fingerprint: str | None,
-        refuse: Refuse,
-        patience: float,
-        arrived: Callable[[Message], None] = lambda answer: None,
-        *,
-        classes: int,
-        known: tuple[Sequence[str], Sequence[str]] = ((), ()),
-        left: Set[int] = frozenset(),
-        data: str = "",
-        sites: Sequence[str] = (),
-        alike: bool = False,
-    ) -> None:
-        self.grid = grid
-        self.clients = clients
+    grid: Grid
+    clients: int
+    memory: Path
+    fingerprint: str | None
+    refuse: Refuse
+    patience: float
+    arrived: Callable[[Message], None] = lambda answer: None
+    _: KW_ONLY
+    classes: int
+    known: tuple[Sequence[str], Sequence[str]] = ((), ())
+    left: Set[int] = frozenset()
+    data: str = ""
+    sites: Sequence[str] = ()
+    alike: bool = False
+
+    def __post_init__(self) -> None:
         self.node_of: dict[int, int] = {}
         self.refused: dict[int, str] = {}
-        self.data = data
-        self._classes = classes
-        self._fingerprint = fingerprint if fingerprint != OWN else None
+        self._fingerprint = self.fingerprint if self.fingerprint != OWN else None
         self._settled = self._fingerprint is not None
-        self._known = [*known[0]], [*known[1]]
-        self._names, self._columns = self._known
+        # of the classes of all nodes with data of their own, of the features of those with a table
+        self.class_names, self.columns = [*self.known[0]], [*self.known[1]]
         self._base: str | None = None
-        self._memory = memory
-        self._number_of: dict[str, int] = json.loads(memory.read_text()) if memory.exists() else {}
-        self._refuse = refuse
-        self._patience = patience
-        self._arrived = arrived
-        self._left = left
-        self._sites = sites
-        self.site_of: dict[
-            int, str
-        ] = {}  # by connected node, its registered name, if sites are named
-        self._alike = alike
+        # by connected node, its registered name, if sites are named
+        self.site_of: dict[int, str] = {}
+        numbers = json.loads(self.memory.read_text()) if self.memory.exists() else {}
+        self._number_of: dict[str, int] = numbers
         self._claims: dict[int, Claim] = {}  # by node, in the order in which they came
         # by node without a good answer: how often it was asked, when to ask again, and the name or
         # the client's number that it gave all the same
@@ -104,7 +94,7 @@ class Roster:
     @property
     def places(self) -> int:
         """The number of clients that have not left."""
-        return self.clients - len(self._left)
+        return self.clients - len(self.left)
 
     @property
     def client_of(self) -> dict[int, int]:
@@ -128,16 +118,6 @@ class Roster:
         return self._fingerprint or OWN
 
     @property
-    def class_names(self) -> list[str]:
-        """Of the classes of all nodes with data of their own."""
-        return self._names
-
-    @property
-    def columns(self) -> list[str]:
-        """Of the features of all nodes with a table of their own."""
-        return self._columns
-
-    @property
     def own(self) -> set[int]:
         """The clients whose nodes say that their data is their own."""
         claims = {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}
@@ -146,7 +126,7 @@ class Roster:
     @property
     def away(self) -> list[str]:
         """The sites that the run names and that are not connected, or not registered."""
-        return [name for name in self._sites if name not in self.site_of.values()]
+        return [name for name in self.sites if name not in self.site_of.values()]
 
     @property
     def withheld(self) -> dict[int, list[str]]:
@@ -187,7 +167,7 @@ class Roster:
             if len(self.node_of) >= count:
                 self._settled = True
                 return True
-            enough = min(max(1, self._online), _TRIED) if self._alike else self.places
+            enough = min(max(1, self._online), _TRIED) if self.alike else self.places
             if time.monotonic() >= deadline or (
                 len(self.refused.keys() - self._silent) >= enough and not self.node_of
             ):
@@ -199,7 +179,7 @@ class Roster:
         """Forgets nodes that are gone, and asks new ones who they are, waiting for their answers at
         most `timeout` seconds; unless `patient`, not long for those that have been silent again and
         again."""
-        self.site_of = connected(self.grid, self._sites)
+        self.site_of = connected(self.grid, self.sites)
         online = set(self.site_of)
         self._online = len(online)
         self._claims = {node: claim for node, claim in self._claims.items() if node in online}
@@ -208,7 +188,7 @@ class Roster:
         settled = self._claims.keys() | {n for n in self.refused if n not in self._unclear}
         due = {n for n, (_, when, _) in self._unclear.items() if when <= time.monotonic()}
         new = sorted(online - settled - (self._unclear.keys() - due))
-        if self._alike:
+        if self.alike:
             new = [] if self.node_of else new[:1]
         if new:
             silent = [self._unclear[n][0] for n in new if n in self._silent & self._unclear.keys()]
@@ -217,7 +197,7 @@ class Roster:
                 patience = _AGAIN
             self._ask(new, min(timeout, patience + 0.1 * len(new)))
         self._assign()
-        if self._alike and self.node_of:
+        if self.alike and self.node_of:
             self.node_of = dict(zip(range(self.clients), sorted(online), strict=False))
         self._update_gone()
 
@@ -225,14 +205,15 @@ class Roster:
         """Takes down what the nodes claim. One that fails is asked again later, and less and less
         often."""
         questions = [wire.properties_message(n, timeout, self.data) for n in nodes]
-        for question, answer in exchange(
-            self.grid, questions, timeout, self._refuse, self._arrived
-        ):
+        for question, answer in exchange(self.grid, questions, timeout, self.refuse, self.arrived):
             node = question.metadata.dst_node_id
-            (self._silent.add if wire.unanswered(answer) else self._silent.discard)(node)
+            if wire.unanswered(answer):
+                self._silent.add(node)
+            else:
+                self._silent.discard(node)
             try:
                 metrics = wire.read_reply(answer).metrics
-                claim = Claim.from_metrics(metrics, self.clients, self._classes)
+                claim = Claim.from_metrics(metrics, self.clients, self.classes)
             except wire.Failed as failure:
                 times = self._unclear[node][0] + 1 if node in self._unclear else 1
                 again = time.monotonic() + min(_QUESTION, 2.0**times)
@@ -257,8 +238,10 @@ class Roster:
             )
             self._fingerprint = partitions.most_common(1)[0][0] if partitions else None
             claims = self._claims.values()
-            self._names = self._known[0] or _most_supported([claim.classes for claim in claims])
-            self._columns = self._known[1] or _most_supported(
+            self.class_names = [*self.known[0]] or _most_supported(
+                [claim.classes for claim in claims]
+            )
+            self.columns = [*self.known[1]] or _most_supported(
                 [claim.columns for claim in claims if claim.columns]
             )
             self.node_of = {}
@@ -284,7 +267,7 @@ class Roster:
                 if claim.partition != OWN and claim.data != self.data:
                     told = "the order of its classes differs"
                     raise ValueError(f"{told} from {_OTHERS}: {SAME_DATA}")
-                new, names = claim.name not in self._number_of, self._names
+                new, names = claim.name not in self._number_of, self.class_names
                 if new and claim.classes[: len(names)] == names:
                     names = claim.classes  # it may have more than those before it
                 if names[: len(claim.classes)] != claim.classes:
@@ -293,18 +276,19 @@ class Roster:
                         f"{told}: a class needs the same number everywhere; restore its classes,"
                         " or begin a new run"
                     )
-                if claim.columns and claim.columns != self._columns:
-                    told = differing("columns", claim.columns, _OTHERS, self._columns)
+                if claim.columns and claim.columns != self.columns:
+                    told = differing("columns", claim.columns, _OTHERS, self.columns)
                     raise ValueError(f"{told}: a feature needs the same place everywhere")
                 if claim.base != self._base:
-                    bases = (short(b, _TOLD) if b else "none" for b in (claim.base, self._base))
+                    own, others = (
+                        short(b, _TOLD) if b else "none" for b in (claim.base, self._base)
+                    )
                     raise ValueError(
-                        f"its base is {next(bases)}, {_OTHERS} {next(bases)}: give it the files"
-                        " that they have"
+                        f"its base is {own}, {_OTHERS} {others}: give it the files that they have"
                     )
                 self._seat(node, claim)
                 if node in self.node_of.values():  # who has no place extends nobody's classes
-                    self._names = names
+                    self.class_names = names
             except ValueError as error:
                 self._turn_away(node, str(error))
 
@@ -312,7 +296,7 @@ class Roster:
         client = claim.partition_id
         if client < 0:
             client = self._number(claim.name)
-        if client in self._left and not self._alike:
+        if client in self.left and not self.alike:
             raise ValueError(f"client {client} has left (clients-left); stop its node")
         if client not in self.node_of:
             self.node_of[client] = node
@@ -333,12 +317,12 @@ class Roster:
             free = [
                 c
                 for c in range(self.clients)
-                if c not in self.node_of.keys() | self._left and c not in self._number_of.values()
+                if c not in self.node_of.keys() | self.left and c not in self._number_of.values()
             ]
             free = free or [
                 c
                 for c in self._gone
-                if c not in self.node_of and time.monotonic() - self._gone[c] >= self._patience
+                if c not in self.node_of and time.monotonic() - self._gone[c] >= self.patience
             ]
             if not free:
                 raise ValueError(
@@ -350,7 +334,7 @@ class Roster:
             self._number_of = {n: c for n, c in self._number_of.items() if c != free[0]} | {
                 name: free[0]
             }
-            write_atomically(self._memory, json.dumps(self._number_of).encode())
+            write_atomically(self.memory, json.dumps(self._number_of).encode())
         return self._number_of[name]
 
     def _turn_away(self, node: int, why: str) -> None:
@@ -360,10 +344,10 @@ class Roster:
             if node in self._silent:  # it may only be slow: nobody has refused it
                 logger.warning("node %d does not say who it is (%s); it is asked again", node, why)
             else:
-                self._refuse(f"node {node} is not a client of this run: {why}")
+                self.refuse(f"node {node} is not a client of this run: {why}")
 
     def _update_gone(self) -> None:
-        away = [c for c in range(self.clients) if c not in self.node_of and c not in self._left]
+        away = [c for c in range(self.clients) if c not in self.node_of and c not in self.left]
         self._gone = {c: self._gone.get(c, time.monotonic()) for c in away}
 
 

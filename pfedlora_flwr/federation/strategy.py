@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import fmean
 
 from flwr.app import Message
@@ -23,6 +24,7 @@ from pfedlora_flwr.federation.messages import (
     counts_from_metrics,
     held_out_from_metrics,
     withheld_in,
+    written,
 )
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.server_state import NotFinite, shared_by
@@ -43,6 +45,7 @@ from pfedlora_flwr.training.flops import count_operations
 logger = logging.getLogger(__name__)
 
 
+@dataclass
 class PersonalisedStrategy:
     """Drives a `Method` over Flower's Message API. `state` is the server's memory, checkpointed
     after each round, of which `told` then gets the line, and may give back what stops the run.
@@ -50,29 +53,23 @@ class PersonalisedStrategy:
     `complete` goes on from any checkpoint, bounds every wait and asks a client that failed once
     more."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        execution: Execution,
-        method: Method,
-        run: RunDirectory,
-        state: ServerState,
-        told: Callable[[RoundRow], RunStopped | None] = lambda row: None,
-    ) -> None:
-        self.experiment = experiment
-        self.execution = execution
-        self.method = method
-        self.run = run
-        self.state = state
-        self.chain = Chain(experiment, method, Server(execution, run, state))
-        self.shared = shared_by(experiment, run, state, self.chain.aggregate)
+    experiment: Experiment
+    execution: Execution
+    method: Method
+    run: RunDirectory
+    state: ServerState
+    told: Callable[[RoundRow], RunStopped | None] = lambda row: None
+
+    def __post_init__(self) -> None:
+        e, x = self.experiment, self.execution
+        self.chain = Chain(e, self.method, Server(x, self.run, self.state))
+        self.shared = shared_by(e, self.run, self.state, self.chain.aggregate)
         self.uplink = self.chain.way_up(
             self.shared, self._fail, self._refuse_update
-        ) or PlainUplink(experiment, execution, method, self.shared, self._refuse_update)
-        self._told = told
+        ) or PlainUplink(e, x, self.method, self.shared, self._refuse_update)
         self._data = ""
-        self._origins = run.origins()
-        self._pinned = [kept.versions for kept in run.checkpoints.pinned().values()]
+        self._origins = self.run.origins()
+        self._pinned = [kept.versions for kept in self.run.checkpoints.pinned().values()]
 
     def complete(self, grid: Grid) -> None:
         """All rounds that are left.
@@ -249,7 +246,8 @@ class PersonalisedStrategy:
         wanted = x.enough_of(asked)
         if succeeded >= wanted and not reason:
             return True
-        self.state.failed_rounds += not round.failed  # its evaluation may fail, too
+        if not round.failed:  # its evaluation may fail, too
+            self.state.failed_rounds += 1
         round.failed = True
         if self.state.failed_rounds >= x.max_failed_rounds:
             found = f"{succeeded} of {asked} clients succeeded"
@@ -281,7 +279,7 @@ class PersonalisedStrategy:
         self.run.append_visits(visits)
         self.run.append_round(row)
         self._pinned += self.run.save_state(state, self.experiment)
-        stop = self._told(row)
+        stop = self.told(row)
         self.run.progress(phase="round", round=round.number)
         who = f"{len(visits)} of {len(round.sampled)} clients" if round.number else "initial models"
         known = accuracy_of(row)
@@ -303,7 +301,7 @@ class PersonalisedStrategy:
         elif adapting:
             down = download(self.method, self.state.tensors, client, round.number)
         version = self.state.versions.get(client, 0)
-        config = Instruction(
+        told = Instruction(
             round=round.number,
             client=client,
             version=version,
@@ -315,7 +313,8 @@ class PersonalisedStrategy:
             origin=origin_of(version, self._origins),
             keep=[kept[client] for kept in self._pinned if client in kept] or None,
             data=self._data or None,
-        ).to_config()
+        )
+        config = written(told)
         if not training:
             return wire.evaluate_message(node, round.number, config, seconds, down), Cost()
         message = wire.train_message(node, round.number, down, config, seconds)

@@ -33,28 +33,20 @@ class Collected:
     summed: Summed | None = None
 
 
+@dataclass
 class Uplink(ABC):
     """How a round's uploads come up.
 
     refuse: told of a client whose answer is not admitted, and why.
     """
 
+    experiment: Experiment
+    execution: Execution
+    method: Method
+    shared: Shared
+    refuse: Callable[[Round, int, str], None]
     asks_for_scores = True
     """Whether a client is asked for its scores by itself, outside a visit."""
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        execution: Execution,
-        method: Method,
-        shared: Shared,
-        refuse: Callable[[Round, int, str], None],
-    ) -> None:
-        self._experiment = experiment
-        self._execution = execution
-        self._method = method
-        self._shared = shared
-        self._refuse = refuse
 
     @abstractmethod
     def train(self, round: Round, clients: Clients) -> Collected:
@@ -69,14 +61,14 @@ class PlainUplink(Uplink):
         round.clock.lap("prepare")
         replies = clients.ask(round, messages, "training")
         round.clock.lap("wait")
-        e, x = self._experiment, self._execution
+        e, x = self.experiment, self.execution
         visits, uploads = dict[int, Admitted](), dict[int, Upload]()
         for client, reply in sorted(replies.items()):
             try:
                 visits[client], uploads[client] = admit(
                     reply,
-                    self._method,
-                    self._shared.of(client),
+                    self.method,
+                    self.shared.of(client),
                     client,
                     round.number,
                     1 if e.dp.of_users else x.max_samples,
@@ -86,7 +78,7 @@ class PlainUplink(Uplink):
                 )
             except Diverged as told:
                 round.diverged[client] = as_line(str(told))
-                self._refuse(round, client, f"it diverged: {told}")
+                self.refuse(round, client, f"it diverged: {told}")
             except Refused as refusal:
-                self._refuse(round, client, str(refusal))
+                self.refuse(round, client, str(refusal))
         return Collected(visits, uploads)

@@ -24,7 +24,7 @@ from typing import Any
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.cache import cache_root
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.launch import processes
 from pfedlora_flwr.models.linear import maker_of_cpu
@@ -68,9 +68,8 @@ def check_address(address: str) -> None:
     """Raises UserError unless this is a cluster's address, and something listens there."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16 or "/" in host:
-        raise UserError(
-            f"ray is {address!r}; allowed: HOST:PORT, as `ray start --head` prints it, on a node of"
-            " that cluster"
+        raise wrong(
+            "ray", address, "HOST:PORT, as `ray start --head` prints it, on a node of that cluster"
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_KNOCK).close()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from pfedlora_flwr.errors import UserError, counted
+from pfedlora_flwr.errors import UserError, counted, wrong
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.launch.cluster import Node, address_of, find_nodes
 from pfedlora_flwr.training.device import find_device
@@ -91,9 +91,8 @@ def check_engine(engine: str, x: Execution, at_once: int = 1) -> None:
             " one"
         )
     if at_once > 1 and engine == "flower" and (address := address_of(x)):
-        raise UserError(
-            f"jobs is {at_once}; allowed: 1 on a Ray cluster ({address}), of which each run takes"
-            " all CPUs"
+        raise wrong(
+            "jobs", at_once, f"1 on a Ray cluster ({address}), of which each run takes all CPUs"
         )
 
 

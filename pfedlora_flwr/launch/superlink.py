@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from pfedlora_flwr.errors import UserError, brief, some
+from pfedlora_flwr.errors import UserError, brief, some, wrong
 
 CONNECTIONS = "config.toml"
 """The file of the connections, in Flower's home."""
@@ -70,9 +70,7 @@ class Connection:
         """Host and port. Raises UserError."""
         found = _PLACE.fullmatch(self.address)
         if not found:
-            raise UserError(
-                f"{self.file}: the address of {self.name!r} is {self.address!r}; allowed: HOST:PORT"
-            )
+            raise wrong(f"{self.file}: the address of {self.name!r}", self.address, "HOST:PORT")
         return found["host"].strip("[]"), int(found["port"])
 
 

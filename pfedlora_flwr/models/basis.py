@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.errors import UserError, permissions
+from pfedlora_flwr.errors import UserError, permissions, wrong
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.models import named
 from pfedlora_flwr.models.model import ClientModel
@@ -69,9 +69,8 @@ def of_file(file: Path, width: int, count: int) -> tuple[Tensor, Tensor]:
     none, of another width, or has too few."""
     directions = directions_of_file(file, width, "adapter.basis")
     if count > directions.shape[1]:
-        raise UserError(
-            f"adapter.hidden-dim is {count}; allowed with adapter.basis={file}: at most"
-            f" {directions.shape[1]}"
+        raise wrong(
+            "adapter.hidden-dim", count, f"at most {directions.shape[1]}", f"adapter.basis={file}"
         )
     chosen = directions[:, :count].T
     mean = _read(file, file.stat().st_mtime_ns, "adapter.basis")["mean"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import wrong
 from pfedlora_flwr.keys import Form, Listed, Section, integer, key, nonempty
 
 
@@ -45,7 +45,4 @@ class LoraKeys(Section):
 
     def check(self) -> None:
         if " (" in self.init or ", " in self.init:
-            raise UserError(
-                f"lora.init is {self.init!r}; allowed: a folder whose path has neither ' (' nor"
-                " ', '"
-            )
+            raise wrong("lora.init", self.init, "a folder whose path has neither ' (' nor ', '")

@@ -16,7 +16,7 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import models_own
 from pfedlora_flwr.data.partition import few, places_in_class
 from pfedlora_flwr.data.setup import DataSetup
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import wrong
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import check_replaceable, make_folder
 from pfedlora_flwr.models import basis as directions_of
@@ -64,9 +64,7 @@ def align(
     names = registry.models_of(e, task)
     labels = np.asarray(dataset.labels)
     if samples < 2 * dataset.classes:
-        raise UserError(
-            f"samples is {samples}; allowed: at least {2 * dataset.classes}, two of each class"
-        )
+        raise wrong("samples", samples, f"at least {2 * dataset.classes}, two of each class")
     chosen = few(labels, np.arange(len(labels)), samples, e.seed, SERVER)
     device = find_device(e.device)
     of_chosen = torch.from_numpy(labels[chosen])

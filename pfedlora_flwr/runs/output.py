@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from pfedlora_flwr.errors import UserError, permissions
+from pfedlora_flwr.errors import UserError, permissions, wrong
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import Scalar
@@ -44,10 +44,7 @@ def on_the_server(config: RunConfig) -> Path:
     output = config.execution.output
     if output:
         if not output.startswith(("/", "~")):
-            raise UserError(
-                f"output is {output!r}; allowed: an absolute path (the app does not run"
-                " in your folder)"
-            )
+            raise wrong("output", output, "an absolute path (the app does not run in your folder)")
         permissions.check_file("output", output, permissions.OUTPUT)
         return absolute(output)
     if config.execution.resume:

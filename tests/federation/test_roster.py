@@ -701,7 +701,7 @@ def test_one_silent_client_does_not_take_the_others_second_try(
         run=SimpleNamespace(progress=lambda **said: None),
         roster=SimpleNamespace(grid=grid, refresh=lambda seconds: None),
         refuse=refused.append,
-        _fail=lambda round, client, why: failed.update({client: why}),
+        fail=lambda round, client, why: failed.update({client: why}),
         _seconds={},
         _workers=0,
         _simulated=False,

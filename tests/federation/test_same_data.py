@@ -13,7 +13,7 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import Site, forget
 from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.federation.client import PersonalisedClient
-from pfedlora_flwr.federation.messages import Instruction
+from pfedlora_flwr.federation.messages import Instruction, written
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Cli
 
@@ -44,7 +44,7 @@ def other(name: str) -> Any:
 
 
 def instruction(data: str) -> dict[str, Any]:
-    return {**Instruction(1, 0, 0, "token", "", False, [], data=data).to_config()}
+    return written(Instruction(1, 0, 0, "token", "", False, [], data=data))
 
 
 @pytest.fixture(params=["inputs", "labels", "class_names"])

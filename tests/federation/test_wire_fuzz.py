@@ -29,7 +29,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import admit
 from pfedlora_flwr.federation.claim import Claim
-from pfedlora_flwr.federation.messages import Instruction, Report
+from pfedlora_flwr.federation.messages import Instruction, Report, written
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.rng import derive
@@ -252,7 +252,7 @@ def test_an_instruction_is_read_as_it_was_written_or_refused(data: st.DataObject
         origin="cd34",
         keep=[1],
     )
-    config = told.to_config()
+    config = written(told)
     assert Instruction.from_config(config) == told
     config |= data.draw(st.dictionaries(st.sampled_from([*config, "other"]), SCALARS, max_size=3))
     with documented(Refused):

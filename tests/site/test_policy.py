@@ -16,7 +16,7 @@ from pfedlora_flwr import client_app
 from pfedlora_flwr.cli import commands
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
-from pfedlora_flwr.federation.messages import Instruction
+from pfedlora_flwr.federation.messages import Instruction, written
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.runs.accountant import epsilon
 from pfedlora_flwr.site import policy as policies
@@ -62,7 +62,7 @@ class Node:
 
 def instruction(**more: Any) -> Any:
     told: dict[str, Any] = {"round": 1, "client": 0, "version": 0, "token": "a1", "run": ""}
-    return Instruction(**(told | {"evaluate": True, "names": []} | more)).to_config()
+    return written(Instruction(**(told | {"evaluate": True, "names": []} | more)))
 
 
 EVALUATE = wire.evaluate_message

@@ -46,4 +46,4 @@ class Masks(Link):
         from pfedlora_flwr.federation.secure.uplink import SecureUplink
 
         e, server = self.experiment, self.server
-        return SecureUplink(e, server.execution, self.method, shared, server.run, fail, refuse)
+        return SecureUplink(e, server.execution, self.method, shared, refuse, server.run, fail)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -51,6 +52,7 @@ _LONGEST = 4096
 """Bytes of a key, a share or an encrypted pair of shares."""
 
 
+@dataclass
 class Stages:
     """The stages of one round. A client whose reply is missing, an error or not admitted is out;
     one that says an error is asked once more.
@@ -59,26 +61,18 @@ class Stages:
     admit: takes a client's account of its visit, or raises Refused. fail, refuse: told why a client
     is out."""
 
-    def __init__(
-        self,
-        round: Round,
-        clients: Clients,
-        download: Cost,
-        size: int,
-        admit: Callable[[int, Mapping[str, Any]], None],
-        fail: Tell,
-        refuse: Tell,
-    ) -> None:
+    round: Round
+    clients: Clients
+    download: Cost
+    size: int
+    admit: Callable[[int, Mapping[str, Any]], None]
+    fail: Tell
+    refuse: Tell
+
+    def __post_init__(self) -> None:
         self.bytes_up: dict[int, int] = {}  # by client, of all its messages
         self.withheld: dict[int, str] = {}  # by client that handed out no shares: why
-        self._round = round
-        self._clients = clients
-        self._client_of = clients.roster.client_of
-        self._download = download
-        self._size = size
-        self._admit = admit
-        self._fail = fail
-        self._refuse = refuse
+        self._client_of = self.clients.roster.client_of
         self._keys: set[bytes] = set()
         self._began = time.monotonic()
 
@@ -89,14 +83,14 @@ class Stages:
         waiting, good, arrivals = list(messages), list[Message](), count(1)
         stage = str(_record(waiting[0])[Key.STAGE])
         deadline, of = (
-            self._began + UNTIL[stage] * self._clients.execution.round_timeout,
+            self._began + UNTIL[stage] * self.clients.execution.round_timeout,
             len(waiting),
         )
 
         def arrived(reply: Message) -> None:
-            self._clients.notice(reply)
+            self.clients.notice(reply)
             done = min(next(arrivals), of) if stage == Stage.COLLECT_MASKED_VECTORS else 0
-            self._clients.run.progress(phase="training", round=self._round.number, done=done, of=of)
+            self.clients.run.progress(phase="training", round=self.round.number, done=done, of=of)
 
         reasons: dict[int, str] = {}
         for last in (False, True):
@@ -104,7 +98,7 @@ class Stages:
             asked = [self._fresh(message, stage, left) for message in waiting]
             waiting = []
             for question, answer in exchange(
-                self._clients.roster.grid, asked, left, self._clients.refuse, arrived
+                self.clients.roster.grid, asked, left, self.clients.refuse, arrived
             ):
                 client = self._client_of[question.metadata.dst_node_id]
                 try:
@@ -117,19 +111,19 @@ class Stages:
                     # a guard that has refused has no keys any more
                     reason = reasons.setdefault(client, str(failure))
                     if last or answer is None or time.monotonic() >= deadline:
-                        self._out(self._fail, stage, client, reason)
+                        self._out(self.fail, stage, client, reason)
                     else:
                         text = "round %d: client %d failed (%s); it is asked once more"
-                        logger.warning(text, self._round.number, client, failure)
+                        logger.warning(text, self.round.number, client, failure)
                         waiting.append(question)
                 except Refused as refusal:
-                    self._out(self._refuse, stage, client, str(refusal))
+                    self._out(self.refuse, stage, client, str(refusal))
             if not waiting:
                 break
         return good
 
     def _too_late(self, stage: str) -> str:
-        share, timeout = UNTIL[stage], self._clients.execution.round_timeout
+        share, timeout = UNTIL[stage], self.clients.execution.round_timeout
         return (
             f"no answer in the round's first {share * timeout:g} s for {_FOR[stage]}"
             f" ({100 * share:g} % of round-timeout); raise round-timeout"
@@ -138,26 +132,26 @@ class Stages:
     def _fresh(self, message: Message, stage: str, ttl: float) -> Message:
         """The workflow's message with an end to its life, counted as sent."""
         client, content = self._client_of[message.metadata.dst_node_id], message.content
-        self._round.send(client, Cost(wire_down=wire.size_of(content)))
+        self.round.send(client, Cost(wire_down=wire.size_of(content)))
         if stage == Stage.COLLECT_MASKED_VECTORS:
-            self._round.send(client, self._download)
-        return wire.train_with(content, message.metadata.dst_node_id, self._round.number, ttl)
+            self.round.send(client, self.download)
+        return wire.train_with(content, message.metadata.dst_node_id, self.round.number, ttl)
 
     def _out(self, tell: Tell, stage: str, client: int, reason: str) -> None:
         if stage == Stage.UNMASK:  # its upload counts: there are others who hold the shares
             self.withheld[client] = reason
             logger.warning(
-                "round %d: client %d hands out no shares: %s", self._round.number, client, reason
+                "round %d: client %d hands out no shares: %s", self.round.number, client, reason
             )
         else:
-            tell(self._round, client, reason)
+            tell(self.round, client, reason)
 
     def _check(self, stage: str, client: int, question: Message, reply: Message) -> None:
         """Raises Refused for a reply that would make the workflow or other clients fail, or
         wire.Failed for one that says a failure."""
         try:
             size = wire.size_of(reply.content)
-            if size > LARGEST_METRICS + 4 * self._size:
+            if size > LARGEST_METRICS + 4 * self.size:
                 raise Refused(f"its message has {size} bytes")
             said, asked = _record(reply), _record(question)
             if stage == Stage.SETUP:
@@ -176,7 +170,7 @@ class Stages:
                 _check_blobs("encrypted shares", said[Key.CIPHERTEXT_LIST], len(neighbours))
             elif stage == Stage.COLLECT_MASKED_VECTORS:
                 self._check_masked(said, reply)
-                self._admit(client, wire.read_reply(reply).metrics)
+                self.admit(client, wire.read_reply(reply).metrics)
             else:
                 owners = [*asked[Key.ACTIVE_NODE_ID_LIST], *asked[Key.DEAD_NODE_ID_LIST]]
                 if list(said[Key.NODE_ID_LIST]) != owners:
@@ -205,7 +199,7 @@ class Stages:
         are in the 8 that the workflow adds up."""
         if any(reply.content.array_records.values()):
             raise Refused("its upload is not masked")
-        largest, sizes = 4 * max(self._size, SIZE), (1, self._size, SIZE)
+        largest, sizes = 4 * max(self.size, SIZE), (1, self.size, SIZE)
         found = [wire.decode(blob, largest) for blob in said[Key.MASKED_PARAMETERS]]
         if [(a.shape, a.dtype) for a in found] != [((n,), np.dtype("<u4")) for n in sizes]:
             shapes = short([f"{a.dtype} {list(a.shape)}" for a in found])

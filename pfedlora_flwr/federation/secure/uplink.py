@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,6 @@ import numpy.typing as npt
 import torch
 
 from pfedlora_flwr.errors import UserError, brief
-from pfedlora_flwr.execution import Execution
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import Admitted, admit_report
 from pfedlora_flwr.federation.clients import Clients, RunFailed
@@ -29,10 +28,9 @@ from pfedlora_flwr.federation.secure import masks
 from pfedlora_flwr.federation.secure.figures import SIZE, read
 from pfedlora_flwr.federation.secure.guard import terms
 from pfedlora_flwr.federation.secure.stages import Stages, Tell
-from pfedlora_flwr.federation.server_state import Shared
 from pfedlora_flwr.federation.uplink import Collected, Uplink
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.rng import SERVER, derive
 from pfedlora_flwr.runs.checkpoint import Summed
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -44,29 +42,20 @@ _REMEMBERED = 3
 """Rounds whose unmasking is remembered: a resumed run goes back by two at most."""
 
 
+@dataclass
 class SecureUplink(Uplink):
     """The sum of a round's updates; it takes the place of `PlainUplink` for methods that average.
 
     fail, refuse: told of a client without an answer, or without an admitted one, and why.
     """
 
+    run: RunDirectory
+    fail: Tell
     asks_for_scores = False
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        execution: Execution,
-        method: Method,
-        shared: Shared,
-        run: RunDirectory,
-        fail: Tell,
-        refuse: Tell,
-    ) -> None:
-        super().__init__(experiment, execution, method, shared, refuse)
+    def __post_init__(self) -> None:
         masks.install()
         silence_workflow()
-        self._run = run
-        self._fail = fail
 
     def train(self, round: Round, clients: Clients) -> Collected:
         """Takes the round's sampled clients through the four stages. What was collected is one
@@ -75,17 +64,17 @@ class SecureUplink(Uplink):
         Nothing is unmasked unless enough clients are left. Raises RunFailed if a round that was
         unmasked before would be unmasked for other clients: the difference of the two sums would be
         single updates."""
-        e, before = self._experiment, _unmasked(self._run).get(round.number)
+        e, before = self.experiment, _unmasked(self.run).get(round.number)
         for client in round.sampled:
             if before is not None and client not in before:
-                self._fail(
+                self.fail(
                     round,
                     client,
                     "left out: this round was unmasked without it before the run was stopped",
                 )
         nodes = clients.connected(round, round.sampled if before is None else before)
         round.clock.lap("prepare")
-        state = self._shared.of(SERVER)
+        state = self.shared.of(SERVER)
         reports: dict[int, Report] = {}
 
         def admit(client: int, metrics: Mapping[str, Any]) -> None:
@@ -100,10 +89,10 @@ class SecureUplink(Uplink):
             reports[client] = report
 
         download = Cost(parameters_down=parameters(state), bytes_down=payload_bytes(state))
-        part = self._method.renewed(state, round.number)
+        part = self.method.renewed(state, round.number)
         size = sum(tensor.numel() for tensor in part.values())
-        stages = Stages(round, clients, download, size, admit, self._fail, self._refuse)
-        self._run.progress(phase="training", round=round.number, done=0, of=len(nodes))
+        stages = Stages(round, clients, download, size, admit, self.fail, self.refuse)
+        self.run.progress(phase="training", round=round.number, done=0, of=len(nodes))
         found, reason = self._mean(round, clients, nodes, stages, before)
         if round.failures:
             clients.roster.refresh()  # the next round waits for who is gone
@@ -118,7 +107,7 @@ class SecureUplink(Uplink):
             moved = moved_by(part, mean)
             if not e.dp.enabled:  # else rounding would come before the noise, which is to hide it
                 moved = {name: t.to(part[name].dtype) for name, t in moved.items()}
-            uploads = {SERVER: Upload(moved, len(visits) if self._method.adds else 1)}
+            uploads = {SERVER: Upload(moved, len(visits) if self.method.adds else 1)}
         return Collected(visits, uploads, reason, summed)
 
     def _mean(
@@ -131,8 +120,8 @@ class SecureUplink(Uplink):
     ) -> tuple[tuple[npt.NDArray[np.float64], Summed | None] | None, str]:
         """Δ̄ = Σ n_k Δ_k / Σ n_k over the clients that are left, as one vector, and what else they
         tell together; or None and why there is none."""
-        e, client_of = self._experiment, {node: client for client, node in nodes.items()}
-        needed = max(self._execution.enough_of(e.sampled), LEAST, e.noising)
+        e, client_of = self.experiment, {node: client for client, node in nodes.items()}
+        needed = max(self.execution.enough_of(e.sampled), LEAST, e.noising)
 
         def too_few(left: Iterable[int]) -> str:
             clients = sorted(client_of[node] for node in left)
@@ -149,7 +138,7 @@ class SecureUplink(Uplink):
 
         if len(nodes) < needed:
             return None, too_few(client_of)
-        agreed = terms(e, self._execution, len(nodes))
+        agreed = terms(e, self.execution, len(nodes))
         needed = max(needed, int(agreed[Key.THRESHOLD]))
         ring = derive(e.seed, "neighbours", round.number)
         total = MaskedSum(stages, list(client_of), round.number, agreed, ring)
@@ -173,7 +162,7 @@ class SecureUplink(Uplink):
         _check_repeat(round.number, left, before)
         if not enough or len(left) < needed:
             return None, too_few(total.left)
-        _remember(self._run, round.number, left)
+        _remember(self.run, round.number, left)
         try:
             with masks.bound_to(sent):
                 means = total.unmask()
@@ -189,7 +178,7 @@ class SecureUplink(Uplink):
             )
         if means is None:
             for client, why in sorted(stages.withheld.items()):
-                self._fail(round, client, why)
+                self.fail(round, client, why)
             return (
                 None,
                 f"too few shares came to unmask: {len(total.left)} clients answered",
