@@ -37,8 +37,6 @@ class NoOptions(Section):
     name and a dot."""
 
     prefix: ClassVar[str | None] = None
-    adds: ClassVar[bool] = False
-    """Whether uploads are added, each as it is (`Method.adds`)."""
 
 
 def _pair(word: str) -> tuple[int, int]:
@@ -289,22 +287,27 @@ class Experiment(Section):
     @property
     def noises_gradients(self) -> bool:
         """Differential privacy of single training records, by noise on their gradients."""
-        return self.dp.enabled and self.dp.level == "record" and not self.options.adds
+        return self.dp.enabled and self.dp.level == "record" and not self.adds
 
     @property
     def noises_sums(self) -> bool:
         """Differential privacy of single training records, by noise on sums over them."""
-        return self.dp.enabled and self.dp.level == "record" and bool(self.options.adds)
+        return self.dp.enabled and self.dp.level == "record" and self.adds
 
     @property
     def noises_rounds(self) -> bool:
         """Whether a round releases one noised sum."""
         return self.dp.of_users or self.noises_sums
 
+    @property
+    def adds(self) -> bool:
+        """Whether uploads are sums over a client's samples, which the server adds."""
+        return bool(getattr(self.options, "adds", False))
+
     def releases(self, round: int) -> bool:
         """Whether what clients send in a round is to count with `dp`: of sums the last round only
         brings those of all."""
-        return round < self.rounds or not self.options.adds
+        return round < self.rounds or not self.adds
 
     @property
     def noising(self) -> int:
@@ -332,7 +335,7 @@ class Experiment(Section):
     def masked_weight(self) -> int:
         """The largest weight under masks: 1 of `dp`, which weighs all clients alike, and of
         sums."""
-        return 1 if self.dp.of_users or self.options.adds else self.secagg.max_samples
+        return 1 if self.dp.of_users or self.adds else self.secagg.max_samples
 
     @property
     def sampled(self) -> int:

@@ -80,7 +80,7 @@ class DataSetup:
     def shown(self) -> list[str]:
         """What a run of sums shows of single samples, a line; empty of others, and with `dp`."""
         e = self.experiment
-        if not e.options.adds or e.dp.enabled:
+        if not e.adds or e.dp.enabled:
             return []
         return [shown_by_sums(self.dataset, self.partition, masked=e.secagg.enabled)]
 

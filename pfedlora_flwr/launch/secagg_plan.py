@@ -59,7 +59,7 @@ def of_sizes(config: RunConfig, partition: Partition) -> Iterable[str]:
             f"warning: secagg.max-samples is {most}, less than {whose}: such clients refuse every"
             " round"
         )
-    if e.options.adds:
+    if e.adds:
         yield (
             f"secagg: a number in a client's sums is rounded by up to {2 * most / LEVELS:.2g}, by"
             f" secagg.max-samples; the smallest client has {min(sizes)} samples, each of length 1"
