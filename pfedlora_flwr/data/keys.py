@@ -39,6 +39,13 @@ class PartitionKeys(Section):
         " test parts stay; auto: all",
         low=2,
     )
+    share: float = key(
+        1.0,
+        "the share of its training samples that a client has, taken in the same way; a report says"
+        " what a gain is worth in rows if an axis has several",
+        above=0,
+        high=1,
+    )
     last: int | None = key(
         None,
         "the client that takes the last number, by the number that it has otherwise: with"

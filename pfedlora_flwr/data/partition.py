@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 
 import numpy as np
 
@@ -210,11 +211,10 @@ KINDS = (*DRAWN, NATURAL)
 def split_of(e: Experiment, labels: Indices, own: Indices, client: int) -> Split:
     """A client's samples `own` in three parts, of the training part what it may have."""
     split = split_8_1_1(labels, own, e.seed, client)
-    most = e.partition.samples_per_client
+    n, most = len(split.train), e.partition.samples_per_client
+    most = min(n if most is None else most, max(1, ceil(e.partition.share * n)))
     return (
-        replace(split, train=few(labels, split.train, most, e.seed, client))
-        if most is not None and most < len(split.train)
-        else split
+        replace(split, train=few(labels, split.train, most, e.seed, client)) if most < n else split
     )
 
 

@@ -30,7 +30,7 @@ from pfedlora_flwr.report.verdict import (
     verdicts,
 )
 
-ALONE = "standalone"
+ALONE, SHARE = "standalone", "partition.share"
 _NORMAL = 1.959964
 """Standard deviations to either side that hold 95 % of a normal distribution."""
 _BY_ROW = {"accuracy": False, "balanced-accuracy": True}
@@ -116,8 +116,15 @@ class Finding:
 
 
 def compared(study: Study) -> list[Keys]:
-    """The scenarios in which methods are compared: not those of controls, if there are others."""
-    several = [scenario for scenario in study.scenarios if len(study.in_scenario(scenario)) > 1]
+    """The scenarios in which methods are compared: not those of controls, if there are others, and
+    of several shares of a client's rows one."""
+    shares = sorted({float(s[SHARE]) for s in study.scenarios if SHARE in s})
+    base = shares[-2 if len(shares) > 2 else -1] if shares else None  # twice as many are there
+    several = [
+        scenario
+        for scenario in study.scenarios
+        if len(study.in_scenario(scenario)) > 1 and scenario.get(SHARE, base) == base
+    ]
     return [scenario for scenario in several if study.communicates(scenario)] or several
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import log2
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.report import measures, style, words
 from pfedlora_flwr.report.data_figures import data_of
-from pfedlora_flwr.report.decision import Finding, best_of
+from pfedlora_flwr.report.decision import ALONE, SHARE, Finding, best_of
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
@@ -29,6 +31,7 @@ class Site:
     part, the mean."""
 
     name: str
+    client: int
     rows: float | None
     alone: float
     ours: float
@@ -56,7 +59,7 @@ def sites(finding: Finding) -> list[Site]:
         known = [int(n) for n in rows if n]
         name = names[client] if client < len(names) else f"client {client}"
         ours, alone = (fmean(score) for score in zip(*by_seed, strict=True))
-        found.append(Site(name, fmean(known) if known else None, alone, ours, gain))
+        found.append(Site(name, client, fmean(known) if known else None, alone, ours, gain))
     return sorted(found, key=lambda site: -site.gain.mean)
 
 
@@ -76,6 +79,7 @@ def sentence(study: Study, found: Sequence[Finding]) -> str:
         return ""
     best, of = shown
     lose = [site for site in of if site.gain.mean < 0]
+    rows = worth_in_rows(study, best, of).get(None, "–")
     clearly = sum(site.gain.sign < 0 for site in lose)
     worst = min(of, key=lambda site: site.ours)
     return (
@@ -84,12 +88,67 @@ def sentence(study: Study, found: Sequence[Finding]) -> str:
         + (f" ({clearly} by an interval that excludes 0)" if lose else "")
         + f"; the worst one then is {worst.name}, with {100 * worst.ours:.1f} %"
         f" ({best.base.removeprefix('training ')} {100 * worst.alone:.1f})."
+        + (
+            f" On average the gain is worth {rows} more training rows a site."
+            if rows != "–"
+            else ""
+        )
     )
+
+
+def worth_in_rows(study: Study, best: Finding, of: Sequence[Site]) -> dict[int | None, str]:
+    """By site, how many more training rows alone would gain as much, by its own learning curve;
+    of None that of the sites' means. Empty unless Standalone was run with several shares of them.
+
+    The curve is a line between neighbours over the logarithm of the rows, and the last one goes on
+    for one doubling."""
+    if SHARE not in best.scenario or best.theirs.method != ALONE:
+        return {}
+    others = [
+        Finding(o.scenario, o, best.theirs, best.by, best.score)
+        for o in study.outcomes
+        if o.method == ALONE
+        and SHARE in o.scenario
+        and o.scenario | {SHARE: 0} == best.theirs.scenario | {SHARE: 0}
+        and o.runs
+    ]
+    curves: dict[int | None, list[tuple[float, float]]] = {}
+    for other in others:
+        points = {s.client: (s.rows or 0.0, worth(best.score, s.ours)) for s in sites(other)}
+        for client, point in points.items():
+            curves.setdefault(client, []).append(point)
+        if points:
+            rows, scores = (fmean(values) for values in zip(*points.values(), strict=True))
+            curves.setdefault(None, []).append((rows, scores))
+    ends: dict[int | None, tuple[float, float]] = {
+        s.client: (s.rows or 0.0, worth(best.score, s.ours)) for s in of
+    }
+    ends[None] = fmean(n for n, _ in ends.values()), fmean(score for _, score in ends.values())
+    return {k: _more(sorted(curves[k]), *end) for k, end in ends.items() if k in curves}
+
+
+def _more(curve: Sequence[tuple[float, float]], rows: float, reached: float) -> str:
+    """The rows beyond `rows` at which a learning curve reaches a score; `> N` beyond its end."""
+    at = [(log2(n), score) for n, score in curve if n > 0]
+    here = log2(rows) if rows else 0.0
+    if len(at) < 2 or not rows:
+        return "–"
+    (x, before), (y, last) = at[-2:]
+    if y > x and last > before:
+        at.append((y + 1, last + (last - before) / (y - x)))
+    ahead = [(a, b) for a, b in pairwise(at) if b[0] > here]
+    if not ahead or reached <= ahead[0][0][1]:
+        return "–"
+    for (a, low), (b, high) in ahead:
+        if low < reached <= high:
+            return f"{2 ** (a + (b - a) * (reached - low) / (high - low)) - rows:.0f}"
+    return f"> {2 ** at[-1][0] - rows:.0f}" if len(at) > len(curve) else "–"
 
 
 def table(study: Study, found: Sequence[Finding]) -> Table:
     """A row a site."""
     shown = chief(study, found)
+    more = worth_in_rows(study, *shown) if shown else {}
     rows = [
         {
             "site": site.name,
@@ -98,6 +157,7 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
             shown[0].ours.title: f"{100 * site.ours:.2f}",
             "gain, points": (LOSS if site.gain.mean < 0 else "")
             + words.percent(site.gain, sign=True),
+            **({"worth, rows": more.get(site.client, "–")} if more else {}),
         }
         for site in (shown[1] if shown else ())
         if shown
@@ -107,6 +167,12 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
         " in percent, mean over seeds; the gain is paired by seed, with its 95 % t-interval, each"
         f" site by itself. {LOSS.strip()} and red: the site loses on average."
     )
+    if more:
+        note += (
+            " Worth: how many more training rows alone would gain as much, by the site's own"
+            f" learning curve; by the curve of the means {more[None]} a site. –: no gain, or none"
+            " that the curve tells."
+        )
     return Table("sites", "Gain by site", rows, note)
 
 

@@ -198,6 +198,16 @@ def test_the_same_seed_gives_the_same_partition_in_another_process() -> None:
     assert make_partition(from_flat({"seed": 4}), digits).fingerprint != other
 
 
+def test_a_share_of_a_clients_rows_is_some_of_them() -> None:
+    digits = load("digits")
+    whole = make_partition(from_flat({}), digits).clients
+    half = make_partition(from_flat({"partition.share": 0.5}), digits).clients
+    for a, b in zip(whole, half, strict=True):
+        assert len(b.train) == -(-len(a.train) // 2)
+        assert set(b.train) < set(a.train)
+        assert np.array_equal(a.test, b.test)
+
+
 def test_any_client_can_take_the_last_number_with_the_rows_that_it_has() -> None:
     digits = load("digits")
     before = make_partition(from_flat({}), digits).clients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,38 @@ def test_rows_by_site_mark_who_loses_in_words_and_colour(tmp_path: Path, laid_ou
         " By site, after the last round: 1 of 3 gain with FedAvg and 1 lose (1 by an interval that"
         " excludes 0); the worst one then is client 0, with 41.0 % (alone 51.0)."
     )
+
+
+@pytest.mark.parametrize(
+    ("shares", "scores", "ours", "worth"),
+    [
+        # half of 80 rows: 0.5, all: 0.6, so 0.1 a doubling
+        ([0.5, 1.0], [[0.5, 0.6]] * 3, [0.65, 0.6, 0.9], ["33", "–", "> 80"]),
+        # of three shares the middle one is the site's; what twice as many gain is measured
+        ([0.25, 0.5, 1.0], [[0.1, 0.5, 0.6]] * 3, [0.55, 0.7, 0.9], ["17", "120", "> 120"]),
+        ([0.5, 1.0], [[0.6, 0.6]] * 3, [0.7, 0.7, 0.7], ["–", "–", "–"]),
+    ],
+)
+def test_a_gain_in_labelled_rows_is_read_off_each_sites_learning_curve(
+    tmp_path: Path, shares: list[float], scores: list[list[float]], ours: list[float], worth: list
+) -> None:
+    for seed in range(3):
+        for place, share in enumerate(shares):
+            alone = [of_site[place] for of_site in scores]
+            for method, clients in (("standalone", alone), ("fedavg", ours)):
+                keys = {"method": method, "seed": seed, "models": "cnn5", "rounds": 2}
+                folder = tmp_path / f"{method}-{share}-{seed}"
+                mean = float(np.mean(clients)) + 0.001 * seed
+                make_run(folder, [0.1, 0.1, mean], clients, **keys, **{"partition.share": share})
+                result = json.loads((folder / "result.json").read_text())
+                for row in result["per_client"].values():
+                    row["samples"] = round(80 * share)
+                (folder / "result.json").write_text(json.dumps(result))
+    study = load([tmp_path])
+    table = sites.table(study, decision.findings(study))
+    named = {line[0]: line[-1] for line in table.lines}
+    assert table.columns[-1] == "worth, rows"
+    assert [named[f"client {k}"] for k in range(3)] == worth
 
 
 @pytest.mark.parametrize(
