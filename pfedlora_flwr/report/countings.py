@@ -5,13 +5,13 @@ from __future__ import annotations
 from pfedlora_flwr.report import measures, paper, words
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.table import Table
-from pfedlora_flwr.training.metrics import SCORES, TITLES
+from pfedlora_flwr.training.metrics import BESIDE_ACCURACY, TITLES
 
 
 def scores(study: Study) -> Table:
     """The scores that give every class of a client the same weight; no rows for
     runs of versions without them."""
-    of_result = {TITLES[name]: name for name in SCORES}
+    of_result = {TITLES[name]: name for name in BESIDE_ACCURACY}
     rows = []
     for o in (o for o in study.in_order() if measures.over_seeds(o, "macro_f1/final")):
         row = {**words.names(o), "seeds": str(len(o.runs))}

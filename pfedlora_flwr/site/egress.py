@@ -38,13 +38,13 @@ COSTS = {
 
 def _free(policy: Policy) -> dict[str, bool]:
     """By rule, whether what it is about leaves in every run."""
-    exact, each = policy.egress.samples == "exact", policy.egress.scores == "each"
+    exact = policy.egress.samples == "exact"
     return {
-        "scores": each,
+        "scores": policy.egress.scores == "each",
         "losses": policy.egress.losses and exact,
         "samples": exact,
         "feature-names": policy.egress.feature_names,
-        "class-counts": each and exact and policy.egress.class_counts == "each",
+        "class-counts": policy.egress.class_counts == "each",
     }
 
 
@@ -114,7 +114,7 @@ def _limited(policy: Policy, said: Mapping[str, Any]) -> Config:
         return dict(said)
     without = {rule for rule in free if "partition_id" in said and not free[rule]}
     free["scores"] &= not any(0 < said.get(part, 0) < least for part in ("validation", "test"))
-    free["class-counts"] &= free["scores"] and least == 1
+    free["class-counts"] &= free["scores"] and free["samples"] and least == 1
     kept = Config()
     for name, value in said.items():
         rule = RULED.get(name, "")
