@@ -987,7 +987,7 @@ def test_a_full_disk_ends_one_run_and_not_the_comparison(
     job = SimpleNamespace(directory=tmp_path / "run", title="a run")
     line = SimpleNamespace(job=job)
     of: Any = SimpleNamespace(
-        _work=SimpleNamespace(failed={}, count=lambda: SimpleNamespace(of=1)),
+        _work=SimpleNamespace(failed={}, jobs=list, count=lambda: SimpleNamespace(of=1)),
         going=[line],
         _ended=0,
         say=lambda _: None,

@@ -75,6 +75,7 @@ def test_seeds_and_rounds_fit_the_minutes_and_what_was_cut_is_said(
     assert re.search(said, "\n".join(found.said))
 
 
+@pytest.mark.slow
 def test_the_file_is_an_ordinary_comparison_that_compare_plans_alike(pfedlora: Call) -> None:
     words = (str(table((30, 30, 9))), "--sites", "ward", "--label", "state", "-o", "lr=0.01")
     assert pfedlora("decide", *words, "--dry-run")[0] == 0

@@ -22,7 +22,9 @@ from pfedlora_flwr.training.metrics import (
 
 FIGURES = frozenset(field.name for field in fields(Counts)) - {"confusion"}
 """What is told of an evaluation."""
-_ANYWAY = frozenset({"round", "client", "names", "model", "worker", "node", "lost", "seconds"})
+_ANYWAY = frozenset(
+    {"round", "client", "names", "model", "worker", "node", "lost", "seconds", "withheld"}
+)
 """What does not change with the tensors that were received, but for times."""
 _BESIDE_UPLOADS = FIGURES | {"counts", "model_sha256", "epsilon"}
 """What is told with `dp`, too, where the server reads the upload itself."""

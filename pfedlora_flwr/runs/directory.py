@@ -46,6 +46,7 @@ from pfedlora_flwr.runs.rows import (
     Result,
     RoundRow,
     VisitRow,
+    with_evaluation,
     without_evaluation,
 )
 from pfedlora_flwr.runs.simulated import check_models
@@ -256,7 +257,7 @@ class RunDirectory(RunFiles):
             evaluated = state.evaluated()
             write_rows(
                 self._rounds,
-                ({**r, **evaluated} if r["round"] == last else r for r in self.rounds()),
+                (with_evaluation(r, evaluated) if r["round"] == last else r for r in self.rounds()),
             )
             self.checkpoints.save(state)
         if state and state.round in dict(experiment.clients_joined):

@@ -6,7 +6,8 @@ per multiply-add), clients are numbered from 0. "up" is from client to server.""
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypedDict, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from pfedlora_flwr.training.metrics import is_score
 
@@ -186,15 +187,23 @@ REFUSED = "refused: "
 """How the reason of a failed visit begins whose answer was not admitted."""
 
 
-_EVALUATED = ("accuracy", "validation_accuracy", "confusion")
+_EVALUATED = ("accuracy", "validation_accuracy", "confusion", "scored")
 
 
 def without_evaluation(row: VisitRow | FailedVisitRow) -> VisitRow | FailedVisitRow:
     """The line of a visit as it would be in a round that does not evaluate."""
     if row["status"] == "failed":
         return row
-    left = {k: v for k, v in row.items() if k not in _EVALUATED and not is_score(k)}
-    return cast(VisitRow, left | {"other_accuracies": {}})
+    return cast(VisitRow, dict(_unscored(row)) | {"other_accuracies": {}})
+
+
+def with_evaluation(row: RoundRow, evaluated: Mapping[str, Any]) -> RoundRow:
+    """A round's line with these means over the evaluated clients in the place of its own."""
+    return cast(RoundRow, dict(_unscored(row)) | dict(evaluated))
+
+
+def _unscored(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((k, v) for k, v in row.items() if k not in _EVALUATED and not is_score(k))
 
 
 class Sampled(TypedDict):

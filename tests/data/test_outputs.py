@@ -226,6 +226,7 @@ def test_runs_end_alike_with_kept_outputs_and_without(
             assert first[what] == done.result[what]
 
 
+@pytest.mark.slow
 def test_evaluate_counts_what_a_run_in_bf16_counted_and_the_card_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

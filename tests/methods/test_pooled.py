@@ -20,6 +20,7 @@ from tests.conftest import run_locally
 KEYS = {"dataset": "synthetic:120", "partition.kind": "iid", "clients": 4, "rounds": 3}
 
 
+@pytest.mark.slow
 def test_one_model_of_each_architecture_is_trained_at_the_cost_of_all_clients(
     tmp_path: Path,
 ) -> None:

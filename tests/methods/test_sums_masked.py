@@ -98,6 +98,7 @@ def test_a_client_above_the_range_refuses_in_a_line() -> None:
         Federation(made("fedlda", **MASKS), 1).play({0: drawn(65, 1)})
 
 
+@pytest.mark.slow
 def test_what_sums_show_of_single_holders_is_counted_at_the_start_and_by_the_audit(
     tmp_path: Path,
 ) -> None:

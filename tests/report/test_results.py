@@ -53,6 +53,7 @@ def test_a_page_that_nothing_makes_is_named() -> None:
     assert folders - {"."} == PAGES.keys()
 
 
+@pytest.mark.slow
 def test_the_readmes_picture_shows_what_the_pages_say(tmp_path: Path) -> None:
     index = Page(RESULTS)
     front.make(index)
