@@ -8,13 +8,13 @@ reporters' last rows, with `clients` int64 [r] before them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import Predictors, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -76,9 +76,7 @@ def by_class(received: Tensors, classes: int) -> tuple[Tensor, Tensor]:
     return table, known
 
 
-def nearest(
-    model: ClientModel, received: Tensors, classes: int
-) -> dict[str, Callable[[Tensor], Tensor]]:
+def nearest(model: ClientModel, received: Tensors, classes: int) -> Predictors:
     """`prototype`: scores of inputs by the received prototypes, the nearer the higher,
     [B, classes]; −∞ for a class that has none. Nothing before the first have arrived."""
     table, known = by_class(received, classes)

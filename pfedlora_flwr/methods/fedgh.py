@@ -21,7 +21,7 @@ from pfedlora_flwr.methods.class_means import (
     no_reports,
 )
 from pfedlora_flwr.methods.last_layer import shared_last_layer
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import Method, Predictors, Tensors, Upload
 from pfedlora_flwr.methods.server_training import ServerOptions, stacked, train
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import tensors_of
@@ -101,9 +101,7 @@ class FedGH(Method):
     def largest_upload(self, state: Tensors) -> int:
         return largest_report(no_reports(state["weight"].shape[1], counts=False), self.classes)
 
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         """The client's extractor under the global header as it arrived."""
         return {
             "global-header": lambda inputs: linear(

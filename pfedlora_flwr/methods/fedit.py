@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import ClassVar
 
+from pfedlora_flwr.methods.averaged import Averaged
 from pfedlora_flwr.methods.lora_factors import (
     A,
     B,
@@ -16,9 +17,8 @@ from pfedlora_flwr.methods.lora_factors import (
     products,
     scale_of,
 )
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import Tensors, Upload, check_layout
 from pfedlora_flwr.methods.standalone import train_locally
-from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.spec import ModelSpec
@@ -26,7 +26,7 @@ from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class FedIT(Method):
+class FedIT(Averaged):
     """FedAvg of LoRA's factors: A ← Σ p_k A_k, B ← Σ p_k B_k."""
 
     title = "FedIT"
@@ -35,7 +35,6 @@ class FedIT(Method):
     shares = "LoRA's A and B"
     merges = "mean"
     assumes = "one base and one rank, `train=lora`"
-    averages = True
     one_model = True
     shares_lora = True
     sends: ClassVar[tuple[str, ...]] = (A, B)
@@ -69,9 +68,6 @@ class FedIT(Method):
         load_some(model, received)
         train_locally(model, data, visit)
         return Upload(self.shared(model), len(data))
-
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return weighted_mean(uploads)
 
     def aggregation_error(
         self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors

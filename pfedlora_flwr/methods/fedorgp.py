@@ -15,7 +15,7 @@ from torch.nn.functional import cosine_similarity, normalize, one_hot
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import by_class
 from pfedlora_flwr.methods.fedtgp import FedTGP
-from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.methods.method import Predictors, Tensors
 from pfedlora_flwr.methods.server_training import ServerOptions
 from pfedlora_flwr.models.model import ClientModel
 
@@ -63,9 +63,7 @@ class FedORGP(FedTGP):
 
         return loss
 
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         """The global prototype at the smallest angle; none before the first have arrived."""
         table, known = by_class(received, self.classes)
         # a cosine is ≥ −1

@@ -6,7 +6,7 @@ mean R of its |D_{k,j}| samples; C̄^{(j)} is the global prototype."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -24,7 +24,7 @@ from pfedlora_flwr.methods.class_means import (
     no_reports,
     remember,
 )
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import Method, Predictors, Tensors, Upload
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -95,8 +95,6 @@ class FedProto(Method):
     def largest_upload(self, state: Tensors) -> int:
         return largest_report(state, self.classes)
 
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         """The nearest of the global prototypes that arrived; none before the first have."""
         return nearest(model, received, self.classes)

@@ -24,7 +24,7 @@ from pfedlora_flwr.methods.class_means import (
     local_prototypes,
     nearest,
 )
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import Method, Predictors, Tensors, Upload
 from pfedlora_flwr.methods.server_training import ServerOptions, stacked, train
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.model import ClientModel
@@ -156,9 +156,7 @@ class FedTGP(Method):
     def largest_upload(self, state: Tensors) -> int:
         return largest_report(self.download(state, 0, 0), self.classes)
 
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         """The nearest of the global prototypes that arrived; none before the first have."""
         return nearest(model, received, self.classes)
 

@@ -35,6 +35,10 @@ class Upload:
     samples: int
 
 
+Predictors = dict[str, Callable[[Tensor], Tensor]]
+"""Further predictors, by name: inputs → logits, [B, classes]."""
+
+
 class Refused(ValueError):
     """An upload that the server does not admit; the text says why."""
 
@@ -207,9 +211,7 @@ class Method(ABC):
         """The personalised model within a client's modules: inputs → logits, [B, classes]."""
         return model
 
-    def other_predictors(
-        self, model: Any, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: Any, received: Tensors) -> Predictors:
         """Client: further predictors, by name. Their test accuracy is measured at the visit, beside
         the personalised model's.
 

@@ -12,7 +12,7 @@ S_c = Σ_{y_i = c} z_i, G = Σ_i z_i z_iᵀ; μ_c = S_c / n_c; n = Σ_c n_c; s, 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import nan
@@ -27,7 +27,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import check_classes
 from pfedlora_flwr.methods.leave_one_out import correction, own_priors, spread_of
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import Method, Predictors, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.models import basis
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import random_encoders
@@ -240,9 +240,7 @@ class OfSums(Method):
     def predictor(self, model: Summary) -> ClientModel:
         return model.predictor()
 
-    def other_predictors(
-        self, model: Summary, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: Summary, received: Tensors) -> Predictors:
         """`all`: among all classes of which anyone has a sample."""
         return {"all": model.model}
 
