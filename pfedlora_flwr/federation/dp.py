@@ -10,7 +10,6 @@ who is to be trusted with what."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +19,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.link import LEVELS, Link, Server
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import ByClient, Method, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.rng import SERVER
 from pfedlora_flwr.runs.budget import Budget
@@ -49,9 +48,7 @@ class Clipped(Link):
         part = self.method.renewed(received, visit.round)
         return clipped(upload, part, bound(self.experiment, part))
 
-    def server_in(
-        self, uploads: Mapping[int, Upload], state: Tensors, round: Round
-    ) -> Mapping[int, Upload]:
+    def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
         if self.experiment.secagg.enabled:
             return uploads
         part = self.method.renewed(state, round.number)
@@ -102,9 +99,7 @@ class Noised(Link):
                 "dp",
             )
 
-    def server_in(
-        self, uploads: Mapping[int, Upload], state: Tensors, round: Round
-    ) -> Mapping[int, Upload]:
+    def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
         e = self.experiment
         self._budget.spend(round.visits)  # on disk before the draw
         round.epsilon = self._budget.epsilon(self._budget.most_with({}))
@@ -116,7 +111,7 @@ class Noised(Link):
 
 
 def noised(
-    uploads: Mapping[int, Upload], state: Tensors, weight: int, deviation: float, sampled: int
+    uploads: ByClient, state: Tensors, weight: int, deviation: float, sampled: int
 ) -> Tensors:
     """θ + (weight · Σ (θ_k − θ) + N(0, deviation²)) / sampled, in float64, each tensor in its own
     dtype."""

@@ -8,13 +8,20 @@ reporters' last rows, with `clients` int64 [r] before them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Predictors, Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import (
+    ByClient,
+    Method,
+    Predictors,
+    Refused,
+    Tensors,
+    Upload,
+    check_layout,
+)
 from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -95,7 +102,7 @@ def no_reports(width: int, *, counts: bool) -> Tensors:
     return table | {"counts": ids["counts"]} if counts else table
 
 
-def remember(state: Tensors, uploads: Mapping[int, Upload]) -> Tensors:
+def remember(state: Tensors, uploads: ByClient) -> Tensors:
     """The table with the uploads' rows in the place of these clients' last ones; by client, then by
     class."""
     kept = ~torch.isin(state["clients"], torch.tensor(list(uploads)))
@@ -143,6 +150,22 @@ def check_counts(counts: Tensor, samples: int) -> None:
             f"counts are {counts[:20].tolist()}, expected numbers ≥ 1 that sum to its"
             f" {samples} samples"
         )
+
+
+class Remembered(Method):
+    """Those whose server remembers each client's last report."""
+
+    merges = "class means"
+    averages_rows = True
+
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
+        return remember(state, uploads)
+
+    def check(self, upload: Upload, state: Tensors, client: int) -> None:
+        check_report(upload.tensors, state, self.classes)
+
+    def largest_upload(self, state: Tensors) -> int:
+        return largest_report(state, self.classes)
 
 
 def largest_report(state: Tensors, classes: int) -> int:

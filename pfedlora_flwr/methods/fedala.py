@@ -64,9 +64,6 @@ class FedALA(FedAvg):
     title = "FedALA"
     paper = "Zhang et al., AAAI 2023, arXiv 2212.01197"
     idea = "FedAvg, each visit starting from an element-wise learned mix of own and received model"
-    shares = "whole model"
-    merges = "mean"
-    assumes = "one architecture"
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):

@@ -24,7 +24,6 @@ class FedAvg(Averaged):
     paper = "McMahan et al., AISTATS 2017, arXiv 1602.05629"
     idea = "One model for all, averaged; a client uses the one that it trained last"
     shares = "whole model"
-    merges = "mean"
     assumes = "one architecture"
     one_model = True
 

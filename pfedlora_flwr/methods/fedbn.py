@@ -22,7 +22,6 @@ class FedBN(FedAvg):
     paper = "Li et al., ICLR 2021, arXiv 2102.07623"
     idea = "FedAvg, with batch normalisation private"
     shares = "whole model but batch normalisation"
-    merges = "mean"
     assumes = "one architecture, with batch normalisation"
 
     def remarks(self) -> list[str]:

@@ -30,8 +30,6 @@ class FedDPA(FedIT):
     paper = "Yang et al., NeurIPS 2024, arXiv 2403.19211"
     idea = "A global and a private LoRA are trained in turn; their mixture predicts"
     shares = "the global LoRA's A and B"
-    merges = "mean"
-    assumes = "one base and one rank, `train=lora`"
     sends = (f"{A}{FIRST}.", f"{B}{FIRST}.")
 
     @dataclass(frozen=True)

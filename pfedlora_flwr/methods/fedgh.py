@@ -7,7 +7,7 @@ the place of every client's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -21,7 +21,15 @@ from pfedlora_flwr.methods.class_means import (
     no_reports,
 )
 from pfedlora_flwr.methods.last_layer import shared_last_layer
-from pfedlora_flwr.methods.method import Method, Predictors, Tensors, Upload
+from pfedlora_flwr.methods.method import (
+    HOLDS,
+    ONE_WIDTH,
+    ByClient,
+    Method,
+    Predictors,
+    Tensors,
+    Upload,
+)
 from pfedlora_flwr.methods.server_training import ServerOptions, stacked, train
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import tensors_of
@@ -42,10 +50,7 @@ class FedGH(Method):
     )
     shares = "mean representations up, last layer down"
     merges = "server-trained"
-    assumes = (
-        "equal representation widths (necks provide them); the server may know which classes a"
-        " client holds"
-    )
+    assumes = f"{ONE_WIDTH}; {HOLDS}"
     one_width = True
 
     @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class FedGH(Method):
         train_locally(model, data, visit)
         return Upload(local_prototypes(model, self.classes, data, visit).tensors(), len(data))
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """θ ← θ − η_s ∇CE(θ(R̄_{k,c}), c) over the round's class means."""
         reports = stacked(uploads)
         return self.train_header(state, reports["means"], reports["classes"], cross_entropy, round)

@@ -3,7 +3,6 @@ Federated Instruction Tuning (ICASSP 2024)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ from pfedlora_flwr.methods.lora_factors import (
     products,
     scale_of,
 )
-from pfedlora_flwr.methods.method import Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import ByClient, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
@@ -33,7 +32,6 @@ class FedIT(Averaged):
     paper = "Zhang et al., ICASSP 2024, arXiv 2305.05644"
     idea = "LoRA's two factors are averaged, each by itself"
     shares = "LoRA's A and B"
-    merges = "mean"
     assumes = "one base and one rank, `train=lora`"
     one_model = True
     shares_lora = True
@@ -69,15 +67,13 @@ class FedIT(Averaged):
         train_locally(model, data, visit)
         return Upload(self.shared(model), len(data))
 
-    def aggregation_error(
-        self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
-    ) -> float | None:
+    def aggregation_error(self, uploads: ByClient, before: Tensors, after: Tensors) -> float | None:
         scale = self.state_scale
         return error(
             self.shares_of(uploads), self.products(before, scale), self.products(after, scale)
         )
 
-    def shares_of(self, uploads: Mapping[int, Upload]) -> list[tuple[float, list[Product]]]:
+    def shares_of(self, uploads: ByClient) -> list[tuple[float, list[Product]]]:
         """By upload: p_k, and s_k B_k and A_k of each layer."""
         total = sum(upload.samples for upload in uploads.values())
         return [

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.averaged import Averaged
-from pfedlora_flwr.methods.method import Method, Predictors, Tensors, Upload
+from pfedlora_flwr.methods.method import SMALL, Method, Predictors, Tensors, Upload
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
 from pfedlora_flwr.models.kept import kept, load_kept
@@ -56,10 +56,7 @@ class FedMRL(Averaged):
     )
     shares = "small model with a narrow representation"
     merges = "mean, composite"
-    assumes = (
-        "a small model of a known architecture: the federation's smallest; all representations at"
-        " least as wide as its own"
-    )
+    assumes = f"{SMALL}; all representations at least as wide as its own"
     shares_small = True
 
     @dataclass(frozen=True)

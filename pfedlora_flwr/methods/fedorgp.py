@@ -30,12 +30,6 @@ class FedORGP(FedTGP):
         "Like FedTGP, with angles: prototypes are aligned with their own class's reports and"
         " orthogonal to the others'"
     )
-    shares = "mean representations up, prototypes down"
-    merges = "server-trained"
-    assumes = (
-        "equal representation widths (necks provide them); the server may know which classes a"
-        " client holds"
-    )
 
     @dataclass(frozen=True)
     class Options(ServerOptions):

@@ -22,7 +22,6 @@ class FedPer(Averaged):
     paper = "Arivazhagan et al. 2019, arXiv 1912.00818"
     idea = "Everything before the last layer is averaged, the last layer is private"
     shares = "extractor"
-    merges = "mean"
     assumes = "one architecture"
     one_model = True
 

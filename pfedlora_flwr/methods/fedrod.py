@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, linear
 
 from pfedlora_flwr.methods.averaged import Averaged
 from pfedlora_flwr.methods.last_layer import shared_last_layer
-from pfedlora_flwr.methods.method import Predictors, Tensors, Upload
+from pfedlora_flwr.methods.method import ONE_WIDTH, Predictors, Tensors, Upload
 from pfedlora_flwr.methods.tensors import rebuilt, tensors_of
 from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.linear import Linear
@@ -62,8 +62,7 @@ class FedRoD(Averaged):
         " added to its logits"
     )
     shares = "whole model, or the generic last layer of different models"
-    merges = "mean"
-    assumes = "equal representation widths (necks provide them)"
+    assumes = ONE_WIDTH
     one_width = True
 
     @cached_property

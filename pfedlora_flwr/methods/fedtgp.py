@@ -8,7 +8,7 @@ is the margin that it keeps between classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +24,15 @@ from pfedlora_flwr.methods.class_means import (
     local_prototypes,
     nearest,
 )
-from pfedlora_flwr.methods.method import Method, Predictors, Tensors, Upload
+from pfedlora_flwr.methods.method import (
+    HOLDS,
+    ONE_WIDTH,
+    ByClient,
+    Method,
+    Predictors,
+    Tensors,
+    Upload,
+)
 from pfedlora_flwr.methods.server_training import ServerOptions, stacked, train
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.model import ClientModel
@@ -54,10 +62,7 @@ class FedTGP(Method):
     idea = "Like FedProto, but the server trains the prototypes, with a margin between them"
     shares = "mean representations up, prototypes down"
     merges = "server-trained"
-    assumes = (
-        "equal representation widths (necks provide them); the server may know which classes a"
-        " client holds"
-    )
+    assumes = f"{ONE_WIDTH}; {HOLDS}"
     one_width = True
 
     @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class FedTGP(Method):
         [B]."""
         return (representation - prototype).square().mean(1)
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """The net, trained on the round's reports {(P_i, y_i)}."""
         reports = stacked(uploads)
         means, labels = reports["means"], reports["classes"]

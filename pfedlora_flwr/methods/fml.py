@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.averaged import Averaged
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import SMALL, Method, Tensors, Upload
 from pfedlora_flwr.methods.mutual import kl, received_model, small_model
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
@@ -27,8 +27,7 @@ class FML(Averaged):
     paper = "Shen et al. 2020, arXiv 2006.16765"
     idea = "The client's own model and a small shared model learn from each other's predictions"
     shares = "small model"
-    merges = "mean"
-    assumes = "a small model of a known architecture: the federation's smallest"
+    assumes = SMALL
     shares_small = True
 
     @dataclass(frozen=True)

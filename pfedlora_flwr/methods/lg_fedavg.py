@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pfedlora_flwr.methods.averaged import Averaged
 from pfedlora_flwr.methods.last_layer import shared_last_layer
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ONE_WIDTH, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.model import ClientModel
@@ -23,8 +23,7 @@ class LGFedAvg(Averaged):
     paper = "Liang et al. 2020, arXiv 2001.01523"
     idea = "The last layer is averaged; everything before it is private"
     shares = "last layer"
-    merges = "mean"
-    assumes = "equal representation widths (necks provide them)"
+    assumes = ONE_WIDTH
     one_width = True
 
     def state_init(self, seed: int) -> Tensors:

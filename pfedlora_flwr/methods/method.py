@@ -39,6 +39,10 @@ Predictors = dict[str, Callable[[Tensor], Tensor]]
 """Further predictors, by name: inputs → logits, [B, classes]."""
 
 
+ByClient = Mapping[int, Upload]
+"""Uploads, by client in client order."""
+
+
 class Refused(ValueError):
     """An upload that the server does not admit; the text says why."""
 
@@ -54,6 +58,12 @@ PREDICTORS = (
 )
 """The names that further predictors may have; `is_predictor` tells of one."""
 _PREDICTOR = re.compile(r"(?!(?:test|validation)\Z)[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+
+
+ONE_WIDTH = "equal representation widths (necks provide them)"
+HOLDS = "the server may know which classes a client holds"
+SMALL = "a small model of a known architecture: the federation's smallest"
+"""What several methods assume."""
 
 
 class Method(ABC):
@@ -172,7 +182,7 @@ class Method(ABC):
         """Client: trains `model` (in place) on `data`, using the download; returns the upload."""
 
     @abstractmethod
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """Server: the next state, from the admitted uploads (by client, in client order) and the
         last state. It is pure."""
 
@@ -181,9 +191,7 @@ class Method(ABC):
         by default all of it."""
         return state
 
-    def aggregation_error(
-        self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
-    ) -> float | None:
+    def aggregation_error(self, uploads: ByClient, before: Tensors, after: Tensors) -> float | None:
         """Server: what `aggregate` missed of the uploads' mean product, relative to what they
         changed: ‖ΔW* − ΔW after‖ / ‖ΔW* − ΔW before‖. None for a method that has no such mean."""
         return None

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.methods.averaged import Averaged
-from pfedlora_flwr.methods.method import Predictors, Tensors, Upload
+from pfedlora_flwr.methods.method import ONE_WIDTH, SMALL, Predictors, Tensors, Upload
 from pfedlora_flwr.methods.tensors import frozen
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
@@ -62,10 +62,7 @@ class PFedAFM(Averaged):
     )
     shares = "small extractor"
     merges = "mean, composite"
-    assumes = (
-        "equal representation widths (necks provide them); a small model of a known architecture:"
-        " the federation's smallest"
-    )
+    assumes = f"{ONE_WIDTH}; {SMALL}"
     shares_small = True
     one_width = True
 

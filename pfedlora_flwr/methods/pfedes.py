@@ -36,7 +36,6 @@ class PFedES(Averaged):
         " then learns through the model"
     )
     shares = "image-to-image extractor"
-    merges = "mean"
     assumes = "images"
     needs_images = True
 

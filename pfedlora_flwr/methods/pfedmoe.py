@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.averaged import Averaged
-from pfedlora_flwr.methods.method import Method, Predictors, Tensors, Upload
+from pfedlora_flwr.methods.method import ONE_WIDTH, SMALL, Method, Predictors, Tensors, Upload
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
 from pfedlora_flwr.models.gate import Gate
@@ -48,10 +48,7 @@ class PFedMoE(Averaged):
     idea = "A private gate weighs the client's own extractor and a small shared one for each sample"
     shares = "small extractor"
     merges = "mean, composite"
-    assumes = (
-        "equal representation widths (necks provide them); a small model of a known architecture:"
-        " the federation's smallest"
-    )
+    assumes = f"{ONE_WIDTH}; {SMALL}"
     shares_small = True
     one_width = True
 

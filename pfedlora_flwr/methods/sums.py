@@ -27,7 +27,15 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import check_classes
 from pfedlora_flwr.methods.leave_one_out import correction, own_priors, spread_of
-from pfedlora_flwr.methods.method import Method, Predictors, Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import (
+    ByClient,
+    Method,
+    Predictors,
+    Refused,
+    Tensors,
+    Upload,
+    check_layout,
+)
 from pfedlora_flwr.models import basis
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import random_encoders
@@ -121,6 +129,7 @@ class OfSums(Method):
     """What methods of sums have in common: what is sent, added and checked. Each has a closed form
     of its own."""
 
+    merges = "sums"
     squares: ClassVar[bool] = True
     """Whether G is sent."""
 
@@ -357,7 +366,7 @@ class OfSums(Method):
         without = torch.where(n > 1.5, product - 0.5 * square, scores.min() - 1)
         return scores.scatter(1, labels[:, None], without[:, None])
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """Adds the differences, and notes whose are in the sums."""
         total = Sums.among(state)
         held = dict(zip(state["clients"].tolist(), state["held"], strict=True))
@@ -485,6 +494,11 @@ class OfSums(Method):
 class Shrunk(OfSums):
     """Those with a second moment, which is shrunk."""
 
+    shares = "counts and sums of representations, of the classes held, and one second moment"
+    assumes = (
+        "frozen encoders with normalised representations of one width; the server may know which"
+        " classes a client holds, the number of samples of each, and their sums"
+    )
     usual: ClassVar[float]
     """s by default."""
     choices: ClassVar[tuple[float, ...]]
