@@ -181,7 +181,9 @@ class Work:
         """Removes the models of completed candidates that were not chosen: they would fill the
         disk. Their accuracies stay."""
         for place, cell in enumerate(self._cells):
-            models = [self._tuning_run(candidate).clients.exists() for candidate in cell.candidates]
+            seed = self.comparison.tuning_seed
+            places = [self.output / candidate.runs[seed] for candidate in cell.candidates]
+            models = [RunDirectory(path).clients.exists() for path in places]
             if sum(models) < 2 or not self._takes(place, cell, self.comparison.tuning_seed):
                 continue
             found = self._outcome(cell)
@@ -298,9 +300,6 @@ class Work:
     @cached_property
     def _cells(self) -> list[Cell]:
         return self.comparison.cells()
-
-    def _tuning_run(self, candidate: Candidate) -> RunDirectory:
-        return RunDirectory(self.output / candidate.runs[self.comparison.tuning_seed])
 
     def _job(self, cell: Cell, candidate: Candidate, seed: int) -> Job:
         words = [

@@ -284,10 +284,6 @@ def check_way(x: Execution) -> None:
         )
 
 
-def _way(config: RunConfig, method: type[Method]) -> None:
-    check_way(config.execution)
-
-
 CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _differential_privacy,
     _privacy_of_records,
@@ -302,7 +298,7 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _aggregation,
     _kept_uploads,
     _secure_aggregation,
-    _way,
+    lambda config, method: check_way(config.execution),
 )
 """In order; each raises UserError for keys that do not go together."""
 

@@ -127,13 +127,8 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno))
     theirs = [
-        f"{_short(file)}:{line}"
+        f"{file.removeprefix(os.getcwd() + os.sep)}:{line}"
         for file, line in frames
         if Path(file).is_file() and not file.startswith(_NOT_THEIRS)
     ]
     return f", at {theirs[-1]}" if theirs else ""
-
-
-def _short(file: str) -> str:
-    here = os.getcwd() + os.sep
-    return file.removeprefix(here)

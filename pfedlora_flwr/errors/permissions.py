@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pfedlora_flwr.errors.errors import UserError
@@ -190,15 +190,13 @@ def _read(given: Mapping[str, object], to: Permissions) -> Permissions:
         raise UserError(
             f"{DOWNLOADS} is {given[DOWNLOADS]!r} in {to.where}; allowed: true or false"
         )
-    return Permissions(
+    return replace(
+        to,
         code=frozenset(str(given.get(CODE, "")).split()),
         data=str(given.get(DATA, "")),
         weights=str(given.get(WEIGHTS, "")),
         downloads=downloads == "true",
         output=str(given.get(OUTPUT, "")),
-        own=to.own,
-        whose=to.whose,
-        where=to.where,
     )
 
 
@@ -212,8 +210,7 @@ def _all_below(path: str, root: str) -> bool:
                 return False
             if found not in seen and found.is_dir():
                 seen.add(found)
-                inside = os.scandir(found)
-                waiting += [Path(e) for e in inside if e.is_symlink() or e.is_dir()]
+                waiting += [Path(e) for e in os.scandir(found) if e.is_symlink() or e.is_dir()]
     except (OSError, RuntimeError, ValueError):  # a circle of links, no access, a null character
         return False
     return True

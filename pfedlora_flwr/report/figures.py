@@ -225,7 +225,7 @@ def _curve(
         color=colour,
         linestyle=line,
         marker=marker,
-        markevery=_spaced(len(xs) - first),
+        markevery=max(1, (len(xs) - first) // 6),  # about six on a line
         label=outcome.title,
     )
     if len(runs) > 1:
@@ -250,8 +250,3 @@ def _ticks(axis: Any, label: str, scale: str) -> None:
         axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "round"))
     if label != "round":
         axis.xaxis.set_major_formatter(large_numbers("B" if label.startswith("sent") else ""))
-
-
-def _spaced(points: int) -> int:
-    """Every how many points a marker is drawn: about six on a line."""
-    return max(1, points // 6)

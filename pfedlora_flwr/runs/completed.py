@@ -14,7 +14,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs import right_rows
 from pfedlora_flwr.runs.code_copy import Hashes, check_importable, differing_files, hashes_of
-from pfedlora_flwr.runs.directory import RunDirectory, find_runs
+from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.provenance import read_about
 from pfedlora_flwr.runs.records import check_told
 from pfedlora_flwr.runs.result import to_target
@@ -164,10 +164,3 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
     if rounds is not None and done > rounds:
         return Missing(EXTENDED, f"{EXTENDED} to {done} rounds, of {rounds} here", path)
     return Run(directory, result)
-
-
-def completed_runs(folder: Path) -> list[Run]:
-    """The completed runs in a folder, at any depth."""
-    return [
-        run for directory in find_runs(folder) if isinstance(run := read_run(directory.path), Run)
-    ]
