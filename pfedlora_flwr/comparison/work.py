@@ -4,7 +4,7 @@ every question."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -81,12 +81,7 @@ class Count:
         return self.of - self.ended
 
     def __add__(self, other: Count) -> Count:
-        return Count(
-            self.of + other.of,
-            self.done + other.done,
-            self.failed + other.failed,
-            self.diverged + other.diverged,
-        )
+        return Count(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass
@@ -214,8 +209,10 @@ class Work:
         c, found = self.comparison, self._outcome(cell)
         if found.standalone:
             return []
-        if len(cell.candidates) > 1 and (again := self._tried_again(cell)):
-            return again
+        if len(cell.candidates) > 1:  # those that choose among them come before the others
+            tried = [self._job(cell, candidate, c.tuning_seed) for candidate in cell.candidates]
+            if again := [job for job in tried if job.directory in self.redo]:
+                return again
         if found.chosen is not None:
             chosen = {seed: self.output / found.chosen.runs[seed] for seed in c.seeds}
             left = [
@@ -233,13 +230,6 @@ class Work:
         if jobs:  # the last one stands for the other seeds' runs too, which are not chosen yet
             jobs[-1] = replace(jobs[-1], repeats=1 + sum(seed != c.tuning_seed for seed in c.seeds))
         return jobs
-
-    def _tried_again(self, cell: Cell) -> list[Job]:
-        """The runs that choose among a cell's candidates and shall be done again, before the
-        others."""
-        seed = self.comparison.tuning_seed
-        jobs = [self._job(cell, candidate, seed) for candidate in cell.candidates]
-        return [job for job in jobs if job.directory in self.redo]
 
     def other_code(self) -> dict[Path, Changed]:
         """The runs that another code of the user's did than is here, and by what that differs."""

@@ -131,11 +131,8 @@ class Clients:
         """The opened replies that are no errors. A client that failed is asked once more within the
         round: when all have answered, or half of the time is over, and silent ones are waited for
         meanwhile."""
-        deadline, of, arrivals = (
-            time.monotonic() + self.execution.round_timeout,
-            len(messages),
-            itertools.count(1),
-        )
+        deadline = time.monotonic() + self.execution.round_timeout
+        of, arrivals = len(messages), itertools.count(1)
         # by client, the last message to it, and of those asked once alone
         asked, once = dict(messages), dict(messages)
         heard: dict[str, wire.Reply | wire.Failed] = {}  # by the message that is answered

@@ -22,6 +22,7 @@ from pfedlora_flwr.runs.rows import RoundRow
 _SMALLEST_SWEEP = 3
 """Points that make a curve."""
 _DECADE = 10.0
+_SILENT = "A method that sends nothing is a level line at its last accuracy in the second panel. "
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,6 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         figure.suptitle(words.keys(scenario), fontsize=8)
         legend(figure, outcomes)
         path = save(figure, folder, f"curves_{slug(scenario) or 'all'}")
-    silent = (
-        "A method that sends nothing is a level line at its last accuracy in the second panel. "
-    )
     against = "rounds, bytes and operations" if sent else "rounds and operations"
     caption = f"Accuracy against {against}{words.of(scenario)}: the mean over seeds"
     spread = (
@@ -79,7 +77,7 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         if any(len(o.runs) > 1 for o in outcomes)
         else ". "
     )
-    caption += spread + (silent if any(_silent(o) for o in outcomes) else "")
+    caption += spread + (_SILENT if any(_silent(o) for o in outcomes) else "")
     return Picture(path, (caption + _untold(outcomes)).strip())
 
 
@@ -174,11 +172,8 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
 def _sweep(axis: Any, found: Sequence[tuple[float, Outcome]]) -> None:
     """One method's line: its accuracy at each value of the key, with the interval over seeds."""
     points = [(x, e) for x, o in found if (e := measures.accuracy(o.runs))]
-    xs, ys, halves = (
-        [x for x, _ in points],
-        [100 * e.mean for _, e in points],
-        [100 * (e.half or 0.0) for _, e in points],
-    )
+    xs, ys = [x for x, _ in points], [100 * e.mean for _, e in points]
+    halves = [100 * (e.half or 0.0) for _, e in points]
     colour, marker, line = of_outcome(found[0][1])
     axis.errorbar(
         xs, ys, halves, color=colour, marker=marker, linestyle=line, capsize=2, elinewidth=0.8
