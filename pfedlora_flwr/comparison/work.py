@@ -245,11 +245,10 @@ class Work:
         there = [job.directory for job in self.everything() if job.directory.is_dir()]
         for name in names:
             place = self.output / name
-            meant = (
-                list(self.other_code())
-                if name == STALE
-                else [run for run in there if run == place or place in run.parents]
-            )
+            if name == STALE:
+                meant = list(self.other_code())
+            else:
+                meant = [run for run in there if run == place or place in run.parents]
             if not meant and name != STALE:
                 known = [str(run.relative_to(self.output)) for run in there]
                 raise UserError(

@@ -225,11 +225,9 @@ def reading_for(task: Task, setup: DataSetup) -> Reading:
     """How data from elsewhere is read for the federation's models: images are brought to what these
     take."""
     how = setup.reading
-    return (
-        replace(how, size=(task.shape[1], task.shape[2]), grey=task.shape[0] == 1)
-        if task.kind == IMAGES
-        else how
-    )
+    if task.kind == IMAGES:
+        return replace(how, size=(task.shape[1], task.shape[2]), grey=task.shape[0] == 1)
+    return how
 
 
 def forget() -> None:

@@ -91,11 +91,9 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
     names, owner, counts = np.unique(dataset.owners, return_inverse=True, return_counts=True)
     enough = np.flatnonzero(counts >= e.partition.min_samples)
     if len(enough) != e.clients:
-        left_out = (
-            f" ({len(names) - len(enough)} have fewer and are left out)"
-            if len(enough) < len(names)
-            else ""
-        )
+        left_out = ""
+        if len(enough) < len(names):
+            left_out = f" ({len(names) - len(enough)} have fewer and are left out)"
         have = (
             f"{e.dataset} has {len(enough)} owners of at least {e.partition.min_samples}"
             f" samples{left_out}"
@@ -196,11 +194,9 @@ def split_of(e: Experiment, labels: Indices, own: Indices, client: int) -> Split
     """A client's samples `own` in three parts, of the training part what it may have."""
     split = split_8_1_1(labels, own, e.seed, client)
     most = e.partition.samples_per_client
-    return (
-        replace(split, train=few(labels, split.train, most, e.seed, client))
-        if most is not None and most < len(split.train)
-        else split
-    )
+    if most is not None and most < len(split.train):
+        return replace(split, train=few(labels, split.train, most, e.seed, client))
+    return split
 
 
 def few(labels: Indices, train: Indices, most: int, seed: int, client: int) -> Indices:

@@ -291,21 +291,17 @@ def labels_of(
         )
     if len(classes or texts) < 2 and not how.one_class:
         raise UserError(f"{where}: all labels are {texts[0]}; expected at least two classes")
-    return (
-        (np.array([classes.index(t) for t in texts])[codes], list(classes))
-        if classes
-        else (codes.astype(np.int64), texts)
-    )
+    if not classes:
+        return (codes.astype(np.int64), texts)
+    return (np.array([classes.index(t) for t in texts])[codes], list(classes))
 
 
 def owners_of(where: str, table: pa.Table, how: Reading) -> npt.NDArray[Any] | None:
     """Who owns each row [n], as text or integers; None without such a column."""
     name = how.client_column
-    return (
-        None
-        if name is None
-        else _keys(where, name, column_of(where, table, name, "data.client-column"))
-    )
+    if name is None:
+        return None
+    return _keys(where, name, column_of(where, table, name, "data.client-column"))
 
 
 def check_apart(where: str, label: str, how: Reading) -> None:
@@ -322,11 +318,10 @@ def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArr
     there are several."""
     count = table.column_names.count(name)
     if count != 1:
-        there = (
-            f"{count} columns {name!r}"
-            if count
-            else f"no column {name!r}, but {some(table.column_names, _NAMED)}"
-        )
+        if count:
+            there = f"{count} columns {name!r}"
+        else:
+            there = f"no column {name!r}, but {some(table.column_names, _NAMED)}"
         raise UserError(f"{where}: it has {there}; mend {key}")
     return table.column(name)
 

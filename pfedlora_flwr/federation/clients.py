@@ -233,11 +233,9 @@ class Clients:
             self.run.write_partition(roster.partition)
             keep_sites(self.run, roster.own, roster.class_names, roster.columns)
         if not enough:
-            waited = (
-                f" within node-timeout ({x.node_timeout:g} s)"
-                if time.monotonic() - began >= x.node_timeout
-                else ""
-            )
+            waited = ""
+            if time.monotonic() - began >= x.node_timeout:
+                waited = f" within node-timeout ({x.node_timeout:g} s)"
             turned_away = "; ".join(
                 f"{count} gave no answer in time"
                 if why == wire.NO_ANSWER

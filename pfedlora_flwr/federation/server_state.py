@@ -165,11 +165,9 @@ def _why_standalone(e: Experiment, method: Method, state: Tensors) -> str:
     check_state(f"method {e.method!r}: download", first)
     if any(tensor.numel() for tensor in first.values()):
         return ""
-    return (
-        "the first state holds nothing to send"
-        if e.sharing == "start"
-        else "a client receives nothing of what it uploads itself"
-    )
+    if e.sharing == "start":
+        return "the first state holds nothing to send"
+    return "a client receives nothing of what it uploads itself"
 
 
 def _may_return(e: Experiment) -> bool:

@@ -54,16 +54,13 @@ class Resources:
     def words(self) -> str:
         """In a line."""
         where = f" on {counted(len(self.nodes), 'Ray node')}" if self.nodes else ""
-        gpus = (
-            f", {self.per_gpu} a GPU of {self.gpus}, each with {1 / self.per_gpu:.0%} of its memory"
-            if self.per_gpu
-            else ""
-        )
-        bound = (
-            f"; Flower trains at most {most_at_once()} clients at once here"
-            if most_at_once() < self.wanted
-            else ""
-        )
+        gpus = ""
+        if self.per_gpu:
+            part = f"{1 / self.per_gpu:.0%} of its memory"
+            gpus = f", {self.per_gpu} a GPU of {self.gpus}, each with {part}"
+        bound = ""
+        if most_at_once() < self.wanted:
+            bound = f"; Flower trains at most {most_at_once()} clients at once here"
         of = f" of {self.wanted}" if self.actors < self.wanted else ""
         return f"{counted(self.actors, 'actor')}{of}{where}{gpus}{bound}"
 

@@ -102,11 +102,9 @@ class Simulation:
         Raises UserError if a node of the cluster cannot train its clients.
         """
         if not self.cluster:
-            return (
-                [f"trained by {self.resources.words()}"]
-                if self.resources.actors < self.resources.wanted
-                else []
-            )
+            if self.resources.actors < self.resources.wanted:
+                return [f"trained by {self.resources.words()}"]
+            return []
         nodes = self.resources.nodes
         cluster.check_nodes(
             self.cluster,
@@ -115,14 +113,13 @@ class Simulation:
             self._for_workers(),
             [self.directory.logs, made(cache_root())],
         )
-        told = (
-            ""
-            if self.config.execution.ray
-            else (
+        if self.config.execution.ray:
+            told = ""
+        else:
+            told = (
                 f"{cluster.ADDRESS} is set ({cluster.ADDRESS}={cluster.PRIVATE} keeps to this"
                 " machine): "
             )
-        )
         return [f"{told}joins the Ray cluster at {self.cluster}: {self.resources.words()}"]
 
     def run(self, show: Callable[[Row | None, SoFar], None]) -> None:
@@ -284,11 +281,9 @@ class Simulation:
 
     def _share(self) -> dict[str, str]:
         """What each actor may take of its GPU's memory, of what we may."""
-        return (
-            {GPU_SHARE: str(memory_share() / self.resources.per_gpu)}
-            if self.resources.per_gpu
-            else {}
-        )
+        if self.resources.per_gpu:
+            return {GPU_SHARE: str(memory_share() / self.resources.per_gpu)}
+        return {}
 
 
 @contextlib.contextmanager

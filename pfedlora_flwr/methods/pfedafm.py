@@ -103,11 +103,9 @@ class PFedAFM(Averaged):
     def other_predictors(self, model: FeatureMixture, received: Tensors) -> Predictors:
         """The mixture with the extractor as this visit has trained it, not as it arrived."""
         trained = model.trained
-        return (
-            {"trained-small": lambda inputs: model.head(model.mix(inputs, trained))}
-            if trained
-            else {}
-        )
+        if not trained:
+            return {}
+        return {"trained-small": lambda inputs: model.head(model.mix(inputs, trained))}
 
     def _small(self) -> ClientModel:
         return registry.small_extractor(self.model_names, self.task, self.shared_width)

@@ -469,11 +469,10 @@ class OfSums(Method):
         o, width = self.options, facts(self.model_names[0], self.task).width
         if not o.dim and not o.basis:
             return None
-        found = (
-            basis.directions_of_file(Path(o.basis), width, "sums.basis")
-            if o.basis
-            else basis.directions_of_weights(self.model_names)
-        )
+        if o.basis:
+            found = basis.directions_of_file(Path(o.basis), width, "sums.basis")
+        else:
+            found = basis.directions_of_weights(self.model_names)
         if o.dim and o.dim > found.shape[1]:
             raise UserError(f"sums.dim is {o.dim}; allowed here: at most {found.shape[1]}")
         chosen = found[:, : o.dim or found.shape[1]]

@@ -72,11 +72,9 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         path = save(figure, folder, f"curves_{slug(scenario) or 'all'}")
     against = "rounds, bytes and operations" if sent else "rounds and operations"
     caption = f"Accuracy against {against}{words.of(scenario)}: the mean over seeds"
-    spread = (
-        "; the band reaches from the lowest to the highest seed. "
-        if any(len(o.runs) > 1 for o in outcomes)
-        else ". "
-    )
+    spread = ". "
+    if any(len(o.runs) > 1 for o in outcomes):
+        spread = "; the band reaches from the lowest to the highest seed. "
     caption += spread + (_SILENT if any(_silent(o) for o in outcomes) else "")
     return Picture(path, (caption + _untold(outcomes)).strip())
 

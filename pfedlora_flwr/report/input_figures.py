@@ -70,11 +70,9 @@ def _images(owned: _Owned) -> Picture:
 
 def _series(owned: _Owned) -> Picture:
     channels = owned.dataset.shape[0]
-    first = (
-        f"the first {_CHANNELS} of its {channels} channels"
-        if channels > _CHANNELS
-        else "its channels"
-    )
+    first = "its channels"
+    if channels > _CHANNELS:
+        first = f"the first {_CHANNELS} of its {channels} channels"
 
     def draw(axis: Any, one: npt.NDArray[Any]) -> None:
         normalised = (one - owned.mean[:, None]) / owned.std[:, None]

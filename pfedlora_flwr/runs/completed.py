@@ -147,11 +147,9 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
     result = directory.result()
     if result is None:
         rows = directory.rounds()
-        return (
-            Missing("unfinished", f"unfinished after round {rows[-1]['round']}", path)
-            if rows
-            else Missing(NOT_RUN, NOT_RUN, path)
-        )
+        if not rows:
+            return Missing(NOT_RUN, NOT_RUN, path)
+        return Missing("unfinished", f"unfinished after round {rows[-1]['round']}", path)
     if result["status"] == DIVERGED:
         return Missing(DIVERGED, f"{DIVERGED} (round {result['diverged_in']})", path)
     if result["status"] != "completed":
