@@ -89,8 +89,7 @@ def _superlink(connection: Connection) -> list[Check]:
 def _sites(nodes: list[Node], connection: Connection) -> Iterator[Check]:
     """A line a node. Which key it has is found by the `*.pub` files beside the authority's and
     here."""
-    folders = [connection.root.parent] if connection.root else []
-    named = known_keys([*folders, Path.cwd()])
+    named = known_keys([*([connection.root.parent] if connection.root else []), Path.cwd()])
     for node in nodes:
         key = f"key {named.get(node.key, node.key)}" if node.key else "Flower tells no key"
         yield Check(f"node {node.number}", f"{node.status} since {node.since}, {key}")

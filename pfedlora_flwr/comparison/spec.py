@@ -127,8 +127,7 @@ class Comparison:
         chosen, axes = _among("methods", methods, self.methods), self.axes
         for text in only:
             axes = _narrowed(axes, text, chosen)
-        seeds = _among("seeds", seeds, self.seeds)
-        return replace(self, methods=chosen, seeds=seeds, axes=axes)
+        return replace(self, methods=chosen, seeds=_among("seeds", seeds, self.seeds), axes=axes)
 
     def cells(self) -> list[Cell]:
         """Every scenario with every method, in the file's order; one that is Standalone by
@@ -149,8 +148,7 @@ class Comparison:
     def plan(self) -> Plan:
         """Its runs, for the file beside them."""
         verdict = {key: value for key, value in self.base.items() if key.startswith("verdict.")}
-        cells = tuple(self.cells())
-        return Plan(self.name, self.seeds, self.tuning_seed, cells, verdict=verdict)
+        return Plan(self.name, self.seeds, self.tuning_seed, tuple(self.cells()), verdict=verdict)
 
     @cached_property
     def _grid(self) -> list[Cell]:

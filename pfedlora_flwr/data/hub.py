@@ -101,8 +101,7 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         made = checked(where, inputs, labels, names, owners, how)
         return made._replace(resized=resized, notes=(*notes, *made.notes), original=original)
     check_labels(where, labels, names, how)
-    labels = labels.astype(np.int64)
-    return tables.with_inputs(where, table, label, labels, names, owners, how)
+    return tables.with_inputs(where, table, label, labels.astype(np.int64), names, owners, how)
 
 
 def _inputs(

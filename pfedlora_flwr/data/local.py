@@ -197,8 +197,7 @@ class Site:
             inputs = _on_gpu(self.dataset, device)[torch.from_numpy(indices).to(device)]
         else:
             inputs = torch.from_numpy(self.dataset.inputs[indices]).to(device)
-        kind = self.dataset.kind
-        return kind.samples(inputs, labels.to(device), self.mean, self.std)
+        return self.dataset.kind.samples(inputs, labels.to(device), self.mean, self.std)
 
 
 def models_own(e: Experiment, task: Task, client: int) -> Constants | None:

@@ -91,12 +91,10 @@ def demanded(config_of: Callable[[Context], RunConfig]) -> Mod:
 
     def check(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         try:
-            demands = Demands.of(context.node_config)
-            demands.check(config_of(context).experiment)
+            Demands.of(context.node_config).check(config_of(context).experiment)
         except UserError as why:
             logger.warning("%s", why)
-            refusal = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(why))
-            return Message(refusal, reply_to=message)
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(why)), reply_to=message)
         return call_next(message, context)
 
     return check
@@ -120,8 +118,7 @@ class Terms:
         if z is None:
             assert self.wanted is not None
             z = noise_for(self.wanted, self.planned, self.delta)
-        delta = min(self.delta, _DELTA)
-        return record_epsilon(z, self.parts, visits * self.steps, delta)
+        return record_epsilon(z, self.parts, visits * self.steps, min(self.delta, _DELTA))
 
 
 def terms_of(e: Experiment, spent: Spent | None) -> Terms:
@@ -196,5 +193,4 @@ def ledger_of(node_config: Mapping[str, Any]) -> Ledger | None:
     """That of a real node; None without a `state-path`."""
     if "state-path" not in node_config:
         return None
-    folder = Path(str(node_config["state-path"])).expanduser()
-    return Ledger(folder, Demands.of(node_config))
+    return Ledger(Path(str(node_config["state-path"])).expanduser(), Demands.of(node_config))

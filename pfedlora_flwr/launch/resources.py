@@ -96,8 +96,7 @@ def check_engine(engine: str, x: Execution, at_once: int = 1) -> None:
 def fitting_engine(configs: Sequence[RunConfig]) -> str:
     """The local one where every run trains on this machine's CPU, else Flower."""
     gpu = torch.cuda.is_available() and any(c.experiment.device != "cpu" for c in configs)
-    elsewhere = gpu or any(address_of(c.execution) for c in configs)
-    return "flower" if elsewhere else "local"
+    return "flower" if gpu or any(address_of(c.execution) for c in configs) else "local"
 
 
 def device_here(config: RunConfig) -> torch.device | None:

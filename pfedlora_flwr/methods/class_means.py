@@ -79,8 +79,7 @@ def by_class(received: Tensors, classes: int) -> tuple[Tensor, Tensor]:
     [classes], 1.0 or 0.0."""
     means = received["means"]
     table = means.new_zeros(classes, means.shape[1]).index_copy_(0, received["classes"], means)
-    known = means.new_zeros(classes).index_fill_(0, received["classes"], 1.0)
-    return table, known
+    return table, means.new_zeros(classes).index_fill_(0, received["classes"], 1.0)
 
 
 def nearest(model: ClientModel, received: Tensors, classes: int) -> Predictors:
@@ -89,8 +88,7 @@ def nearest(model: ClientModel, received: Tensors, classes: int) -> Predictors:
     table, known = by_class(received, classes)
 
     def scores(inputs: Tensor) -> Tensor:
-        distance = torch.cdist(model.encode(inputs), table)
-        return torch.where(known > 0, -distance, -torch.inf)
+        return torch.where(known > 0, -torch.cdist(model.encode(inputs), table), -torch.inf)
 
     return {"prototype": scores} if len(received["classes"]) else {}
 

@@ -50,8 +50,7 @@ class FedProto(Remembered):
         )
 
     def state_init(self, seed: int) -> Tensors:
-        width = self.shared_width
-        return no_reports(width, counts=True)
+        return no_reports(self.shared_width, counts=True)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
         """C̄^{(j)} of every class that anyone has reported: the mean over all reporters' last

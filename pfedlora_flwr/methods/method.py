@@ -245,8 +245,7 @@ class Method(ABC):
     @property
     def shared_width(self) -> int:
         """The width of all client models' representations, for methods that need one width."""
-        built = registry.facts(self.model_names[0], self.task, self.built_width)
-        return self.width_of(built)
+        return self.width_of(registry.facts(self.model_names[0], self.task, self.built_width))
 
     def width_of(self, facts: registry.Facts) -> int:
         """The width of a model's representation, at the place where this method reads it."""

@@ -31,8 +31,7 @@ def configured(
         if unused:
             say(unused)
     else:
-        wanted = config.run_config(named)
-        output = of_run(wanted, path)
+        output = of_run(config.run_config(named), path)
     # a file may hold other methods' options, too
     of_file = [
         name

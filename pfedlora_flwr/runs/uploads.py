@@ -19,8 +19,7 @@ class Uploads:
     def save(self, round: int, state: Tensors, uploads: ByClient) -> None:
         """Keeps a round's admitted uploads, by client, and the server's state before they were
         merged."""
-        folder = self._round(round)
-        folder.mkdir(parents=True, exist_ok=True)
+        self._round(round).mkdir(parents=True, exist_ok=True)
         write_tensors(self._state(round), state)
         for client, upload in uploads.items():
             write_tensors(self._upload(round, client), upload.tensors, samples=str(upload.samples))

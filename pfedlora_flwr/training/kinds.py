@@ -100,8 +100,7 @@ class Kind:
         float64."""
         if given.ndim != 1 + len(self.axes) or given.dtype.kind not in "iuf":
             return None
-        exact = np.can_cast(given.dtype, np.float32)
-        return given.astype(np.float32 if exact else np.float64)
+        return given.astype(np.float32 if np.can_cast(given.dtype, np.float32) else np.float64)
 
     def holds(self, inputs: npt.NDArray[Any]) -> bool:
         """Whether a dataset's inputs, [n, …], are of this kind."""
