@@ -122,10 +122,9 @@ def run(
         (accept_changed_code, "accept-changed-code=true"),
         (ray, f"ray={ray}"),
     )
-    options = [*(option or []), *(text for flag, text in flags if flag)]
     code = start(
         conf,
-        options,
+        [*(option or []), *(text for flag, text in flags if flag)],
         out,
         err,
         port=port,
@@ -189,9 +188,8 @@ def compare(
     from pfedlora_flwr.runs.output import of_comparison
 
     path = find_conf(conf)
-    whole = Comparison.load(path, [*(option or []), *([f"ray={ray}"] if ray else [])])
     code = run_missing(
-        whole,
+        Comparison.load(path, [*(option or []), *([f"ray={ray}"] if ray else [])]),
         output or of_comparison(path),
         out,
         err,

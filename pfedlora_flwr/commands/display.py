@@ -38,12 +38,11 @@ _COLOURS = Theme(
 def progress_bars(out: Console, *, quiet: bool = False) -> Progress:
     """Bars for tasks with a field `what`, gone when they stop."""
     out.push_theme(_COLOURS)
-    bar = BarColumn(bar_width=_bar_width(out))
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
-        bar,
+        BarColumn(bar_width=_bar_width(out)),
         TextColumn("{task.fields[what]}", markup=False),
     )
     return Progress(*columns, console=out, transient=True, refresh_per_second=4, disable=quiet)

@@ -56,9 +56,8 @@ def _method(config: RunConfig, method: type[Method]) -> None:
 def _min_clients(config: RunConfig, method: type[Method]) -> None:
     e, wanted = config.experiment, config.execution.min_clients
     if wanted is not None and wanted > e.clients - len(e.clients_left):
-        told = f"min-clients is {wanted}; allowed: auto, or at most clients, which is {e.clients}"
         raise UserError(
-            told
+            f"min-clients is {wanted}; allowed: auto, or at most clients, which is {e.clients}"
             + (f", of which {len(e.clients_left)} leave or have left" if e.clients_left else "")
         )
 

@@ -169,8 +169,7 @@ class PersonalisedStrategy:
     def _evaluate(self, round: Round, clients: Clients) -> None:
         """Evaluates the clients whose last evaluation is older than their model: all of them before
         round 1."""
-        everyone = self.experiment.clients_in(0)
-        wanted = everyone if round.number == 0 else sorted(self.state.stale)
+        wanted = self.experiment.clients_in(0) if round.number == 0 else sorted(self.state.stale)
         messages = clients.messages(round, wanted, "evaluating")
         self._take_counts(round, clients.ask(round, messages, "evaluating"))
         current = self.state.counts.keys() - self.state.stale

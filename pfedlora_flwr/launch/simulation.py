@@ -105,10 +105,9 @@ class Simulation:
             if self.resources.actors < self.resources.wanted:
                 return [f"trained by {self.resources.words()}"]
             return []
-        nodes = self.resources.nodes
         cluster.check_nodes(
             self.cluster,
-            nodes,
+            self.resources.nodes,
             self.config,
             self._for_workers(),
             [self.directory.logs, made(cache_root())],

@@ -28,6 +28,5 @@ class FedExLoRA(LoraResidual):
         rank = (len(uploads) - 1) * len(next(t for name, t in means.items() if A in name))
         for layer, place in enumerate(self.places):
             terms = [(share, products[layer]) for share, products in shares]
-            missed = truncated(added([*terms, (-1.0, of_means[layer])]), rank)
-            merged |= grown(state, place, missed)
+            merged |= grown(state, place, truncated(added([*terms, (-1.0, of_means[layer])]), rank))
         return merged

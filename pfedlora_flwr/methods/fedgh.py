@@ -88,13 +88,12 @@ class FedGH(Method):
         with seeded(0):  # what is drawn here is overwritten
             header = nn.Linear(width, classes, bias="bias" in state)
         header.load_state_dict(state)
-        generator = torch_generator(self.experiment.seed, "header", round=round)
         train(
             header,
             lambda index: loss_of(header(inputs[index]), targets[index]),
             len(inputs),
             self.options,
-            generator,
+            torch_generator(self.experiment.seed, "header", round=round),
         )
         return tensors_of(header)
 

@@ -49,14 +49,12 @@ class Budget:
 
     def beyond(self, sampled: Iterable[int]) -> float | None:
         """The largest ε after one more round of these clients, where it exceeds `dp.epsilon`."""
-        most = max(self.participations.get(client, 0) + 1 for client in sampled)
-        return self._exceeding(most)
+        return self._exceeding(max(self.participations.get(client, 0) + 1 for client in sampled))
 
     def beyond_with(self, rounds: int, done: int) -> float | None:
         """The largest ε after round `rounds`, `done` of which are done, where it exceeds
         `dp.epsilon`."""
-        more = planned(self._e.replace(rounds=rounds), done + 1)
-        return self._exceeding(self.most_with(more))
+        return self._exceeding(self.most_with(planned(self._e.replace(rounds=rounds), done + 1)))
 
     def most_with(self, more: Mapping[int, int]) -> int:
         """The most participations of a client, with so many more by client."""

@@ -221,8 +221,7 @@ class RunDirectory(RunFiles):
 
     def write_token(self) -> None:
         """Gives the run the name that sites know it by."""
-        token = f"{derive(time.time_ns(), str(self.path)):016x}"
-        write_atomically(self.token_file, token.encode())
+        write_atomically(self.token_file, f"{derive(time.time_ns(), str(self.path)):016x}".encode())
 
     def write_result(self, result: Result) -> None:
         write_atomically(self.result_file, (json.dumps(result, indent=2) + "\n").encode())
