@@ -467,10 +467,7 @@ def export(
 
 
 @cli.command(cls=PlainCommand)
-def audit(
-    paths: list[Path] = argument("RUN_OR_DIR…"),
-    as_json: bool = JSON,
-) -> None:
+def audit(paths: list[Path] = argument("RUN_OR_DIR…"), as_json: bool = JSON) -> None:
     """Measure what uploads reveal about single clients. Attacks infer a client's classes and
     training samples; the result is written to audit.json.
 
@@ -536,10 +533,7 @@ def weights(
 
 
 @cli.command("list", cls=PlainCommand)
-def list_(
-    folder: Path = argument("DIR"),
-    as_json: bool = JSON,
-) -> None:
+def list_(folder: Path = argument("DIR"), as_json: bool = JSON) -> None:
     """List the runs in DIR and below. Shows state, rounds, the keys in which they differ, and
     accuracy at best validation."""
     from pfedlora_flwr.commands.listing import show

@@ -73,10 +73,8 @@ def read_mapping(path: Path) -> dict[Any, Any]:
             f" 0x{error.object[error.start]:02x})"
         ) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark, problem = (
-            getattr(error, "problem_mark", None),
-            getattr(error, "problem", None) or str(error),
-        )
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UserError(f"{path}: not valid YAML{where}: {' '.join(problem.split())}") from None
     if loaded is None:

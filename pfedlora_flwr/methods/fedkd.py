@@ -161,11 +161,9 @@ class FedKD(Method):
 
     def energy(self, round: int) -> float:
         """The threshold of `round`: rises linearly from the first round to the last."""
-        start, end, last = (
-            self.options.energy_start,
-            self.options.energy_end,
-            self.experiment.rounds,
-        )
+        start = self.options.energy_start
+        end = self.options.energy_end
+        last = self.experiment.rounds
         return start + (end - start) * min(round - 1, last - 1) / max(1, last - 1)
 
 

@@ -93,10 +93,8 @@ class PFedES(Averaged):
 
 def extractor(channels: int) -> nn.Sequential:
     """A fresh G: [B, c, H, W] → the same shape, ≥ 0."""
-    first, second = (
-        nn.Conv2d(channels, FILTERS, 3, padding=1),
-        nn.Conv2d(FILTERS, channels, 3, padding=1),
-    )
+    first = nn.Conv2d(channels, FILTERS, 3, padding=1)
+    second = nn.Conv2d(FILTERS, channels, 3, padding=1)
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
 
 

@@ -180,10 +180,8 @@ def _check_terms(config: RunConfig, record: Mapping[str, Any]) -> None:
 
 def _check_sources(node: int, record: Mapping[str, Any], context: Context) -> None:
     """Each neighbour's mask once: one twice leaves fewer keys to learn than the threshold says."""
-    sources, neighbours = (
-        record[Key.SOURCE_LIST],
-        _kept(context, "public_keys_dict", Stage.SHARE_KEYS) - {node},
-    )
+    sources = record[Key.SOURCE_LIST]
+    neighbours = _kept(context, "public_keys_dict", Stage.SHARE_KEYS) - {node}
     if len({*sources}) < len(sources):
         raise UserError(
             "the server names a source of shares twice: so few masks would hide nothing"
@@ -238,10 +236,8 @@ def _update(
     answer = wire.fit_answer(reply)
     if (failed := failure_in(answer.metrics)) is not None:
         raise UserError(failed[0])
-    before, after = (
-        parameters_to_ndarrays(ins.parameters),
-        parameters_to_ndarrays(answer.parameters),
-    )
+    before = parameters_to_ndarrays(ins.parameters)
+    after = parameters_to_ndarrays(answer.parameters)
     names, asked = (json.loads(str(said["names"])) for said in (answer.metrics, ins.config))
     if names != asked:  # it may be a part, in a round that renews no more
         received = dict(zip(asked, before, strict=True))
