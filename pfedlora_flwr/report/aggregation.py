@@ -12,7 +12,7 @@ from pfedlora_flwr.comparison.spec import slug
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
-from pfedlora_flwr.report.style import drawing, legend, of_outcome, save
+from pfedlora_flwr.report.style import legend, of_outcome, panel, save
 from pfedlora_flwr.report.table import Table
 
 _NAME = "aggregation_error"
@@ -63,8 +63,7 @@ def _row(outcome: Outcome) -> dict[str, str]:
 
 
 def _picture(scenario: Keys, outcomes: list[Outcome], folder: Path) -> Picture:
-    with drawing(1, 1, (3.6, 2.8)) as (figure, axes):
-        axis = axes[0][0]
+    with panel((3.6, 2.8)) as (figure, axis):
         for outcome in outcomes:
             colour, marker, line = of_outcome(outcome)
             points = {round: statistics.fmean(v) for round, v in _by_round(outcome).items()}

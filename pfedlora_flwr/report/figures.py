@@ -16,7 +16,7 @@ from pfedlora_flwr.comparison.spec import short, slug
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study, tells_operations
-from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_outcome, save
+from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_outcome, panel, save
 from pfedlora_flwr.runs.rows import RoundRow
 
 _SMALLEST_SWEEP = 3
@@ -90,8 +90,7 @@ def _untold(outcomes: Sequence[Outcome]) -> str:
 def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
     """The clients' accuracies at the end, all seeds together: a box a method, the mean as +."""
     outcomes = study.ordered(scenario)
-    with drawing(1, 1, (max(2.2, 0.72 * len(outcomes) + 0.8), 2.6)) as (figure, axes):
-        axis = axes[0][0]
+    with panel((max(2.2, 0.72 * len(outcomes) + 0.8), 2.6)) as (figure, axis):
         values = [
             [100 * a for run in o.runs.values() for a in run.clients.values()] for o in outcomes
         ]

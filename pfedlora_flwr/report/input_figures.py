@@ -19,7 +19,7 @@ from pfedlora_flwr.report import words
 from pfedlora_flwr.report.data_figures import client_ticks, data_of, first_run, names_height
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
-from pfedlora_flwr.report.style import OKABE_ITO, drawing, literal, save
+from pfedlora_flwr.report.style import OKABE_ITO, drawing, literal, panel, save
 from pfedlora_flwr.training.kinds import IMAGES, SERIES, TEXT, VECTORS, Kind
 
 _CLIENTS, _CLASSES, _CHANNELS, _FEATURES = 3, 8, 6, 30
@@ -134,8 +134,7 @@ def _vectors(owned: _Owned) -> Picture:
     rows = np.sort(np.argsort(-own.std(1), kind="stable")[:_FEATURES])
     most = max(float(np.abs(own[rows]).max()), 1e-9)
     size = 4.6, 0.9 + 0.14 * len(rows) + names_height(partition)
-    with drawing(1, 1, size) as (figure, axes):
-        axis = axes[0][0]
+    with panel(size) as (figure, axis):
         axis.grid(visible=False)
         image = axis.imshow(
             own[rows], aspect="auto", cmap="PuOr", vmin=-most, vmax=most, interpolation="nearest"
@@ -158,8 +157,7 @@ def _texts(owned: _Owned) -> Picture:
     dataset, partition = owned.dataset, owned.partition
     shown = partition.clients[:_BOXES]
     lengths = [np.count_nonzero(dataset.inputs[split.train], axis=1) for split in shown]
-    with drawing(1, 1, (4.6, 2.4)) as (figure, axes):
-        axis = axes[0][0]
+    with panel((4.6, 2.4)) as (figure, axis):
         axis.boxplot(lengths, positions=range(len(shown)), flierprops={"markersize": 2})
         axis.set_xticks(range(len(shown)), [str(k) for k in range(len(shown))], fontsize=6)
         axis.set_xlabel("client")
