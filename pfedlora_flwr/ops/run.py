@@ -31,7 +31,8 @@ def configured(
         if unused:
             say(unused)
     else:
-        output = of_run(config.run_config(named), path)
+        wanted = config.run_config(named)
+        output = of_run(wanted, path)
     # a file may hold other methods' options, too
     of_file = [
         name
