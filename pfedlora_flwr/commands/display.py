@@ -138,13 +138,9 @@ def summary(result: Result) -> str:
     """The figures of a completed run, in four lines, and ε in one more, if it has dp."""
     a, c, s = result["accuracy"], result["communication"], result["seconds"]
     scores = {"balanced accuracy": result["balanced_accuracy"], "macro-F1": result["macro_f1"]}
-    finals = [
-        f"{name} {score['final']:.4f}"
-        for name, score in scores.items()
-        if score["final"] is not None
-    ]
-    by_client = {"worst client": a["worst"], "std": a["std"]}
-    finals += [f"{name} {value:.4f}" for name, value in by_client.items() if value is not None]
+    told = {name: score["final"] for name, score in scores.items()}
+    told |= {"worst client": a["worst"], "std": a["std"]}
+    finals = [f"{name} {value:.4f}" for name, value in told.items() if value is not None]
     missing = never_evaluated(result)
     over = f" (over {a['evaluated']} of {a['evaluated'] + missing} clients)" if missing else ""
     lines = [

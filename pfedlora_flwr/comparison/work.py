@@ -215,17 +215,10 @@ class Work:
                 return again
         if found.chosen is not None:
             chosen = {seed: self.output / found.chosen.runs[seed] for seed in c.seeds}
-            left = [
-                seed
-                for seed, directory in chosen.items()
-                if directory in self.redo
-                or (
-                    seed in found.missing
-                    and not found.missing[seed].final
-                    and directory not in self.failed
-                )
-            ]
-            return [self._job(cell, found.chosen, seed) for seed in left]
+            left = {seed for seed, run in found.missing.items() if not run.final}
+            left = {seed for seed in left if chosen[seed] not in self.failed}
+            left |= {seed for seed, directory in chosen.items() if directory in self.redo}
+            return [self._job(cell, found.chosen, seed) for seed in chosen if seed in left]
         jobs = [self._job(cell, candidate, c.tuning_seed) for candidate in found.waiting]
         if jobs:  # the last one stands for the other seeds' runs too, which are not chosen yet
             jobs[-1] = replace(jobs[-1], repeats=1 + sum(seed != c.tuning_seed for seed in c.seeds))

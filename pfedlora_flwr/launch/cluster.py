@@ -264,12 +264,8 @@ def _ask(address: str, request: Mapping[str, Any], patience: float) -> dict[str,
     """What this file, run as a program, answers. Raises UserError with what it fails of."""
     told = json.dumps({"address": address, **request})
     command, environment = processes.ours(__name__, "-W", "ignore")
-    environment |= {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        ADDRESS: address,
-        **MERGED,
-    }
+    quiet = dict.fromkeys(("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_UV_RUN_RUNTIME_ENV"), "0")
+    environment |= quiet | {ADDRESS: address, **MERGED}
     try:
         done = subprocess.run(
             command,

@@ -153,11 +153,8 @@ class Simulation:
             left = cluster.find_nodes(self.cluster)
         except UserError:  # the run's own reason says more
             return ""
-        gone = [
-            node.name
-            for node in self.resources.nodes
-            if node.id not in {other.id for other in left}
-        ]
+        there = {other.id for other in left}
+        gone = [node.name for node in self.resources.nodes if node.id not in there]
         return f"the Ray node {', '.join(gone)} is gone" if gone and left else worker
 
     @property

@@ -63,10 +63,8 @@ class FD(Remembered):
             logits = model(inputs)
             means.add(logits, labels)  # F̄_{k,y} is taken while the model trains, over all epochs
             distilled = cross_entropy(logits, soft[labels], reduction="none")  # [B]
-            return (
-                cross_entropy(logits, labels)
-                + self.options.lambda_ * (known[labels] * distilled).mean()
-            )
+            distance = (known[labels] * distilled).mean()
+            return cross_entropy(logits, labels) + self.options.lambda_ * distance
 
         visit.sgd("model", model.parameters(), loss, data)
         return Upload(means.tensors(), len(data))

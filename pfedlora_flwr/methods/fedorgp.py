@@ -61,12 +61,9 @@ class FedORGP(FedTGP):
         """The global prototype at the smallest angle; none before the first have arrived."""
         table, known = by_class(received, self.classes)
         # a cosine is ≥ −1
-        scores = {
-            "prototype": (
-                lambda inputs: cosines_of(model.encode(inputs), table).where(known > 0, -2.0)
-            )
-        }
-        return scores if len(received["classes"]) else {}
+        if not len(received["classes"]):
+            return {}
+        return {"prototype": lambda x: cosines_of(model.encode(x), table).where(known > 0, -2.0)}
 
 
 def cosines_of(left: Tensor, right: Tensor) -> Tensor:

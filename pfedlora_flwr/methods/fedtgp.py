@@ -97,11 +97,8 @@ class FedTGP(Method):
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             representation = model.encode(inputs)  # R, [B, d]
             own = cross_entropy(model.last_layer()(representation), labels)
-            return (
-                own
-                + self.options.lambda_
-                * (known[labels] * self.pull(representation, table[labels])).mean()
-            )
+            apart = known[labels] * self.pull(representation, table[labels])
+            return own + self.options.lambda_ * apart.mean()
 
         visit.sgd("model", model.parameters(), loss, data)
         return Upload(local_prototypes(model, self.classes, data, visit).tensors(), len(data))

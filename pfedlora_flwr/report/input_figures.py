@@ -97,10 +97,7 @@ def _samples(
     held = np.unique(np.concatenate([labels[partition.clients[k].train] for k in clients]))
     classes = held[:_CLASSES].tolist()  # those that a client shown here has
     size = 0.95 * len(classes) + 0.5, 0.9 * len(clients) + 0.4
-    with drawing(len(clients), len(classes), size, sharey=sharey) as (
-        figure,
-        axes,
-    ):
+    with drawing(len(clients), len(classes), size, sharey=sharey) as (figure, axes):
         for row, client in zip(axes, clients, strict=True):
             train = partition.clients[client].train
             for axis, label in zip(row, classes, strict=True):
@@ -124,13 +121,8 @@ def _vectors(owned: _Owned) -> Picture:
     """A column a client, a row a feature."""
     dataset, partition = owned.dataset, owned.partition
     every = dataset.feature_names or tuple(f"feature {i}" for i in range(dataset.shape[0]))
-    own = np.stack(
-        [
-            (dataset.inputs[split.train].mean(0, dtype=np.float64) - owned.mean) / owned.std
-            for split in partition.clients
-        ],
-        axis=1,
-    )
+    means = [dataset.inputs[c.train].mean(0, dtype=np.float64) for c in partition.clients]
+    own = np.stack([(mean - owned.mean) / owned.std for mean in means], axis=1)
     rows = np.sort(np.argsort(-own.std(1), kind="stable")[:_FEATURES])
     most = max(float(np.abs(own[rows]).max()), 1e-9)
     size = 4.6, 0.9 + 0.14 * len(rows) + names_height(partition)
