@@ -126,10 +126,9 @@ def run(
         (accept_changed_code, "accept-changed-code=true"),
         (ray, f"ray={ray}"),
     )
-    options = [*(option or []), *(text for flag, text in flags if flag)]
     code = start(
         conf,
-        options,
+        [*(option or []), *(text for flag, text in flags if flag)],
         out,
         err,
         port=port,
@@ -193,9 +192,8 @@ def compare(
     from pfedlora_flwr.runs.output import of_comparison
 
     path = find_conf(conf)
-    whole = Comparison.load(path, [*(option or []), *([f"ray={ray}"] if ray else [])])
     code = run_missing(
-        whole,
+        Comparison.load(path, [*(option or []), *([f"ray={ray}"] if ray else [])]),
         output or of_comparison(path),
         out,
         err,
@@ -478,10 +476,7 @@ def export(
 
 
 @cli.command(cls=PlainCommand)
-def audit(
-    paths: list[Path] = argument("RUN_OR_DIR…"),
-    as_json: bool = JSON,
-) -> None:
+def audit(paths: list[Path] = argument("RUN_OR_DIR…"), as_json: bool = JSON) -> None:
     """Measure what uploads reveal about single clients. Attacks infer a client's classes and
     training samples; the result is written to audit.json.
 
@@ -547,10 +542,7 @@ def weights(
 
 
 @cli.command("list", cls=PlainCommand)
-def list_(
-    folder: Path = argument("DIR"),
-    as_json: bool = JSON,
-) -> None:
+def list_(folder: Path = argument("DIR"), as_json: bool = JSON) -> None:
     """List the runs in DIR and below. Shows state, rounds, the keys in which they differ, and
     accuracy at best validation."""
     from pfedlora_flwr.commands.listing import show

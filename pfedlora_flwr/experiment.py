@@ -355,10 +355,7 @@ class Experiment(Section):
 
     def sampled_in(self, round: int) -> int:
         """K of a round."""
-        return self._share_of(len(self.clients_in(round)))
-
-    def _share_of(self, clients: int) -> int:
-        return max(1, int(self.participation * clients + 1e-9))
+        return max(1, int(self.participation * len(self.clients_in(round)) + 1e-9))
 
     @property
     def default_name(self) -> str:

@@ -80,11 +80,9 @@ def serve(
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
     with ExitStack() as whole:
         try:
-            ours = in_one_machine(grid)
-            allowed = permissions.ANYTHING if ours else permissions.of_server()
+            allowed = permissions.ANYTHING if in_one_machine(grid) else permissions.of_server()
             whole.enter_context(permissions.held(allowed))
-            config = of_server(grid, context.run_config)
-            opened = _open(config, also, simulated=is_simulation(grid))
+            opened = _open(of_server(grid, context.run_config), also, simulated=is_simulation(grid))
         except (UserError, OSError) as error:
             tell("", {"status": "failed", "error": reason_of(error)})
             raise error from None

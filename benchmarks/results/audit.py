@@ -19,7 +19,8 @@ from benchmarks.results.page import (
     merged,
 )
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.runs.audits import figure, read_audit
+from pfedlora_flwr.report.measures import figure
+from pfedlora_flwr.runs.audits import read_audit
 
 OF = ("setting", "local-epochs", "partition.kind", "secagg.enabled")
 KEYS = (*OF, "method", "seed")

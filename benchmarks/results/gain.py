@@ -22,6 +22,7 @@ from benchmarks.results.page import (
     Page,
     bonferroni,
     by_seed,
+    completed_runs,
     difference,
     estimate,
     minus,
@@ -30,7 +31,7 @@ from benchmarks.results.page import (
     write_csv,
 )
 from pfedlora_flwr.comparison.spec import Comparison
-from pfedlora_flwr.runs.completed import Missing, Run, completed_runs, read_run
+from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.directory import find_runs
 
 HERE = RESULTS / "gain"

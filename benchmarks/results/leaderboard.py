@@ -22,18 +22,19 @@ from benchmarks.results.page import (
     Row,
     bonferroni,
     by_seed,
+    completed_runs,
     difference,
     estimate,
     minus,
     percent,
     points,
+    round_within,
     signed,
     write_csv,
 )
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, style, words
 from pfedlora_flwr.report.gain_figure import LOOKS
-from pfedlora_flwr.runs.completed import completed_runs
 from pfedlora_flwr.runs.rows import RoundRow
 
 EVERY = 10
@@ -317,7 +318,7 @@ def at_equal_operations(
     for method, seeds in runs.items():
         for seed, rows in seeds.items():
             most = sum(row["flops"] for row in alone[seed])
-            last = measures.last_within(rows, most)
+            last = round_within(rows, most)
             yield (
                 method,
                 seed,

@@ -15,6 +15,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,13 +23,14 @@ from typing import Any
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.report.measures import Estimate
-from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.completed import Run, read_run
+from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.runs.result import best_round, sampled_by_round
+from pfedlora_flwr.runs.rows import RoundRow
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 Row = dict[str, str]
 BySeed = Mapping[str, float]
-bonferroni = measures.bonferroni
 
 _MADE = re.compile(r"(<!-- table: ([\w.-]+) -->\n\n)(.*?)(\n\n<!-- end -->)", re.DOTALL)
 _BY_HAND = re.compile(r"<!-- by hand: .+? -->\n\n.*?\n\n<!-- end -->", re.DOTALL)
@@ -236,6 +238,26 @@ def end_of(rounds: Sequence[Row]) -> list[float]:
     best = max(rounds, key=lambda row: float(row["validation"]))
     of_sampled = [float(row["sampled"]) for row in rounds if row["sampled"]]
     return [float(best["accuracy"]), float(rounds[-1]["accuracy"]), of_sampled[-1], max(of_sampled)]
+
+
+def bonferroni(e: Estimate, tests: int) -> Estimate:
+    """The same mean with an interval that holds together with those of the other such tests."""
+    assert e.half is not None
+    wider = measures.bound(len(e.values), 0.05 / tests) / measures.bound(len(e.values), 0.05)
+    return Estimate(e.values, e.mean, e.half * wider)
+
+
+def completed_runs(folder: Path) -> list[Run]:
+    """The completed runs in a folder, at any depth."""
+    return [
+        run for directory in find_runs(folder) if isinstance(run := read_run(directory.path), Run)
+    ]
+
+
+def round_within(rounds: Sequence[RoundRow], flops: float) -> int:
+    """The last round of a run up to which the clients have executed no more operations."""
+    spent = accumulate(row["flops"] for row in rounds)
+    return max(t for t, total in enumerate(spent) if total <= flops)
 
 
 def last_within(rounds: Iterable[Row], most: float) -> Row:

@@ -29,16 +29,18 @@ from benchmarks.results.page import (
     Row,
     bonferroni,
     by_seed,
+    completed_runs,
     difference,
     estimate,
     percent,
     points,
+    round_within,
     write_csv,
 )
 from pfedlora_flwr.report import measures, style
 from pfedlora_flwr.report.gain_figure import LOOKS
 from pfedlora_flwr.report.measures import Estimate
-from pfedlora_flwr.runs.completed import Run, completed_runs
+from pfedlora_flwr.runs.completed import Run
 
 KEYS = ("method", "rounds", "mu", "adapter.hidden-dim", "sharing", "seed")
 COUNTS = ("at_best_validation", "final", "sampled_last", "sampled_highest")
@@ -173,7 +175,7 @@ def at_equal_operations(runs: Sequence[Run]) -> Iterable[Sequence[object]]:
         keys = run.experiment.flat()
         if keys["rounds"] == 60:
             theirs = alone[str(keys["seed"])]
-            last = measures.last_within(run.rounds, float(theirs["flops"]))
+            last = round_within(run.rounds, float(theirs["flops"]))
             yield (
                 *(keys[key] for key in KEYS),
                 last,

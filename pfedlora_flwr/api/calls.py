@@ -53,8 +53,7 @@ def run(
     given = Given()
     options = keys_of(keys, given)
     path, of_conf = conf_of(conf, given)
-    place = trained(path, of_conf, options, given, engine=engine, progress=progress)
-    return Run(place, given)
+    return Run(trained(path, of_conf, options, given, engine=engine, progress=progress), given)
 
 
 def compare(
@@ -186,11 +185,10 @@ def decide(
         )
     for line in found.said:
         saying(progress)(line)
-    engine = None if superlink else "local"
     return compare(
         found.file,
         output=found.output,
-        engine=engine,
+        engine=None if superlink else "local",
         superlink=superlink,
         progress=progress,
         **keys,

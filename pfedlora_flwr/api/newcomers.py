@@ -74,8 +74,7 @@ class Newcomer:
         Raises:
             UserError: The file is there, a library is missing, or the model cannot be exported.
         """
-        client = self.result["client"]
-        return self._run.export(client, output, format=format, overwrite=overwrite)
+        return self._run.export(self.result["client"], output, format=format, overwrite=overwrite)
 
     def model(self) -> nn.Module:
         """Its model with its normalisation, as `Run.model` gives it.

@@ -147,8 +147,7 @@ class Run:
         """
         with available(self._given.objects), as_it_was():
             trained = self._trained(client)
-            options = running.keys_of(keys, Given())
-            logits = trained.logits(inputs_of(trained, inputs, options))
+            logits = trained.logits(inputs_of(trained, inputs, running.keys_of(keys, Given())))
             if not bool(logits.isfinite().all()):
                 raise UserError(
                     f"the model of client {client} gives values that are not finite: its training"

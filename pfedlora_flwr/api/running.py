@@ -125,18 +125,13 @@ def conf_of(conf: Conf | None, given: Given) -> tuple[Path | None, dict[str, obj
     return path, config.read_run(path)
 
 
-def _is_flat(conf: Mapping[str, Any]) -> bool:
-    return not any(isinstance(v, Mapping) for k, v in conf.items() if k != "dataset")
-
-
-def _flat(conf: Mapping[str, Any]) -> dict[str, Any]:
-    dataset = {"dataset": conf["dataset"]} if "dataset" in conf else {}
-    return config.flatten({k: v for k, v in conf.items() if k != "dataset"}) | dataset
-
-
 def mapped(conf: Mapping[str, Any], given: Given) -> dict[str, object]:
     """The keys of a mapping, flat or nested as in a file, as `keys_of` has them."""
-    return keys_of(conf if _is_flat(conf) else _flat(conf), given)
+    rest = {name: value for name, value in conf.items() if name != "dataset"}
+    if not any(isinstance(value, Mapping) for value in rest.values()):
+        return keys_of(conf, given)
+    dataset = {"dataset": conf["dataset"]} if "dataset" in conf else {}
+    return keys_of(config.flatten(rest) | dataset, given)
 
 
 def keys_of(keys: Mapping[str, Any], given: Given) -> dict[str, object]:

@@ -93,11 +93,10 @@ def change(before: Tensors, after: Tensors, layer: list[str]) -> dict[str, Float
     scores: dict[str, list[Floats]] = {}
     for name in layer:
         now, was = after[name].double().numpy(), before.get(name)
-        moved = (
-            now - was.double().numpy()
-            if was is not None and was.shape == after[name].shape
-            else now
-        )
+        if was is not None and was.shape == after[name].shape:
+            moved = now - was.double().numpy()
+        else:
+            moved = now
         if moved.ndim == 1:
             scores.setdefault("bias", []).append(moved)
         else:

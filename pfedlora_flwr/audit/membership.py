@@ -48,10 +48,8 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
         if not len(samples):
             without.append(client)
             continue
-        start, left = (
-            round.start(client),
-            round.left(client) if round.upload else round.merged(client),
-        )
+        start = round.start(client)
+        left = round.left(client) if round.upload else round.merged(client)
         for whose, own in _encoders(seen, client, round, last, notes):
             before, after = (
                 _losses(shared_predictor(seen.method, shared, own), samples)
@@ -102,10 +100,8 @@ def _candidates(seen: Seen, client: int) -> tuple[Samples, Bools]:
         inputs, labels = torch.cat([s.inputs for s in part]), torch.cat([s.labels for s in part])
         index = torch.from_numpy(draws.permutation(len(labels)))
         parts.append((inputs[index], labels[index]))
-    of_class = torch.minimum(
-        *(labels.bincount(minlength=seen.method.classes) for _, labels in parts)
-    )
-    of_class = _at_most(of_class, MOST)
+    counts = (labels.bincount(minlength=seen.method.classes) for _, labels in parts)
+    of_class = _at_most(torch.minimum(*counts), MOST)
     chosen = [
         (inputs[first := _first(labels, of_class)], labels[first]) for inputs, labels in parts
     ]

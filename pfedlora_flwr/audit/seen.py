@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -96,9 +96,8 @@ class Seen:
     def held(self, client: int) -> Bools:
         """Which classes this client trains on, [C]."""
         site = self._site(client)
-        return np.isin(
-            np.arange(self.method.classes), np.asarray(site.dataset.labels[site.split.train])
-        )
+        labels = np.asarray(site.dataset.labels[site.split.train])
+        return np.isin(np.arange(self.method.classes), labels)
 
     def data(self, client: int) -> LocalData:
         return self._site(client).load(torch.device("cpu"))
@@ -111,18 +110,11 @@ class Seen:
             if self.experiment.dp.enabled:  # what uploads give without noise was never released
                 later = [n for n in self.numbers if n > number]
                 return uploads.state(later[0]) if later else self._state.tensors
-            return self.method.aggregate(
-                {k: uploads.read(number, k) for k in clients}, before, number
-            )
+            all_of_it = {k: uploads.read(number, k) for k in clients}
+            return self.method.aggregate(all_of_it, before, number)
 
-        return SeenRound(
-            self.method,
-            number,
-            clients,
-            before,
-            lambda client: uploads.read(number, client),
-            result,
-        )
+        upload = partial(uploads.read, number)
+        return SeenRound(self.method, number, clients, before, upload, result)
 
     def _merged(self, number: int) -> SeenRound:
         """The last round, from its checkpoint and the one before."""

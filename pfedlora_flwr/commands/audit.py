@@ -64,11 +64,10 @@ def show(run: RunDirectory, found: Audit, out: Console) -> None:
             f"{measured['tpr_at_1pct']:.3f}",
         )
     last = found["rounds"][-1]
-    rounds = (
-        f"round {last}"
-        if len(found["rounds"]) == 1
-        else f"{len(found['rounds'])} rounds, up to {last}"
-    )
+    if len(found["rounds"]) == 1:
+        rounds = f"round {last}"
+    else:
+        rounds = f"{len(found['rounds'])} rounds, up to {last}"
     out.print(
         f"{run.path}: {found['method']}, {found['clients']} clients, {rounds}", soft_wrap=True
     )
@@ -85,11 +84,10 @@ def _beside(found: Audit) -> str:
     if (dp := found.get("dp")) is None:
         return ""
     upper = "infinite" if dp["epsilon"] is None else f"at most {dp['epsilon']:.4g}"
-    what = (
-        "a client in one noised sum"
-        if dp["level"] == "user"
-        else f"a record in one visit of {dp['steps']} steps"
-    )
+    if dp["level"] == "user":
+        what = "a client in one noised sum"
+    else:
+        what = f"a record in one visit of {dp['steps']} steps"
     drawn = (
         f"; the drawn noise is {dp['deviation']:.4g} of what the keys say"
         f" (standard deviation, {dp['numbers']} numbers)"

@@ -38,12 +38,11 @@ _COLOURS = Theme(
 def progress_bars(out: Console, *, quiet: bool = False) -> Progress:
     """Bars for tasks with a field `what`, gone when they stop."""
     out.push_theme(_COLOURS)
-    bar = BarColumn(bar_width=_bar_width(out))
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
-        bar,
+        BarColumn(bar_width=_bar_width(out)),
         TextColumn("{task.fields[what]}", markup=False),
     )
     return Progress(*columns, console=out, transient=True, refresh_per_second=4, disable=quiet)
@@ -142,13 +141,9 @@ def summary(result: Result) -> str:
         "balanced accuracy": result.get("balanced_accuracy"),
         "macro-F1": result.get("macro_f1"),
     }
-    finals = [
-        f"{name} {score['final']:.4f}"
-        for name, score in scores.items()
-        if score and score["final"] is not None
-    ]
-    by_client = {"worst client": a["worst"], "std": a["std"]}
-    finals += [f"{name} {value:.4f}" for name, value in by_client.items() if value is not None]
+    told = {name: score["final"] for name, score in scores.items() if score}
+    told |= {"worst client": a["worst"], "std": a["std"]}
+    finals = [f"{name} {value:.4f}" for name, value in told.items() if value is not None]
     missing = never_evaluated(result)
     over = f" (over {a['evaluated']} of {a['evaluated'] + missing} clients)" if missing else ""
     lines = [

@@ -47,6 +47,7 @@ def examine(out: Console, superlink: str = "") -> int:
 
 
 def _machine() -> list[Check]:
+    cached = sorted({p.parent.name.split("-")[0] for p in cache_root().glob("*/meta.json")})
     return [
         *_packages(),
         _torchvision(),
@@ -55,7 +56,7 @@ def _machine() -> list[Check]:
         _gpu(),
         _memory(),
         *_disks(),
-        _caches(),
+        Check("dataset caches", f"{', '.join(cached) or 'none yet'} in {cache_root()}"),
         _ports(),
     ]
 
@@ -88,8 +89,7 @@ def _superlink(connection: Connection) -> list[Check]:
 def _sites(nodes: list[Node], connection: Connection) -> Iterator[Check]:
     """A line a node. Which key it has is found by the `*.pub` files beside the authority's and
     here."""
-    folders = [connection.root.parent] if connection.root else []
-    named = known_keys([*folders, Path.cwd()])
+    named = known_keys([*([connection.root.parent] if connection.root else []), Path.cwd()])
     for node in nodes:
         key = f"key {named.get(node.key, node.key)}" if node.key else "Flower tells no key"
         yield Check(f"node {node.number}", f"{node.status} since {node.since}, {key}")
@@ -119,11 +119,9 @@ def _packages() -> Iterator[Check]:
         except PackageNotFoundError:
             installed = ""
         fits = installed and requirement.specifier.contains(installed, prereleases=True)
-        fix = (
-            ""
-            if fits
-            else f'pip install "{requirement.name}{_extras(requirement)}{requirement.specifier}"'
-        )
+        extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+        wanted = f"{requirement.name}{extras}{requirement.specifier}"
+        fix = "" if fits else f'pip install "{wanted}"'
         yield Check(requirement.name, installed or "missing", fix)
 
 
@@ -142,10 +140,6 @@ def _requirements(package: str, extra: str = "") -> Iterator[Requirement]:
             yield requirement
             for further in sorted(requirement.extras):
                 yield from _requirements(requirement.name, further)
-
-
-def _extras(requirement: Requirement) -> str:
-    return f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
 
 
 def _torchvision() -> Check:
@@ -206,11 +200,6 @@ def _disks() -> Iterator[Check]:
         if not os.access(existing, os.W_OK):
             fix = f"{existing} is not writable: set {key} to a folder that is"
         yield Check(what, f"{free / 1e9:.1f} GB free at {existing}", fix)
-
-
-def _caches() -> Check:
-    names = sorted({p.parent.name.split("-")[0] for p in cache_root().glob("*/meta.json")})
-    return Check("dataset caches", f"{', '.join(names) or 'none yet'} in {cache_root()}")
 
 
 def _ports() -> Check:

@@ -71,7 +71,11 @@ def table(runs: Sequence[Listed]) -> Table:
     shown.add_column("rounds", justify="right", no_wrap=True)
     shown.add_column("acc. %", justify="right", no_wrap=True)
     shown.add_column("keys that differ", overflow="fold")
-    names = [name for name in (runs[0]["keys"] if runs else ()) if _differs(name, runs)]
+    # another method's options are not told where the methods tell them
+    values = {
+        n: {str(run["keys"].get(n)) for run in runs} for n in (runs[0]["keys"] if runs else ())
+    }
+    names = [name for name, found in values.items() if len(found - {"None"}) > 1]
     for run in runs:
         keys = {name: run["keys"].get(name) for name in names}
         words = [f"{name}={value}" for name, value in keys.items() if value is not None]
@@ -84,13 +88,6 @@ def table(runs: Sequence[Listed]) -> Table:
             Text("\n".join(filter(None, [" ".join(words), flags(run["reason"] or "")]))),
         )
     return shown
-
-
-def _differs(name: str, runs: Sequence[Listed]) -> bool:
-    """Whether the runs that have the key differ in it: another method's options are not told where
-    the methods tell them."""
-    values = [run["keys"].get(name) for run in runs]
-    return len({str(value) for value in values if value is not None}) > 1
 
 
 def _read(run: RunDirectory, folder: Path) -> Listed:

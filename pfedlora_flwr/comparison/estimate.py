@@ -117,11 +117,8 @@ def upload_bytes(config: RunConfig) -> int:
     if not config.execution.audit_uploads:
         return 0
     e, method = config.experiment, Setup.of(config).method
-    return (
-        e.rounds
-        * (e.sampled + 1)
-        * method.largest_upload(method.state_init(derive(e.seed, "state")))
-    )
+    largest = method.largest_upload(method.state_init(derive(e.seed, "state")))
+    return e.rounds * (e.sampled + 1) * largest
 
 
 def disk(runs: Iterable[RunConfig], *, kept: bool = True) -> int:

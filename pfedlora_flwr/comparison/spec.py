@@ -127,8 +127,7 @@ class Comparison:
         chosen, axes = _among("methods", methods, self.methods), self.axes
         for text in only:
             axes = _narrowed(axes, text, chosen)
-        seeds = _among("seeds", seeds, self.seeds)
-        return replace(self, methods=chosen, seeds=seeds, axes=axes)
+        return replace(self, methods=chosen, seeds=_among("seeds", seeds, self.seeds), axes=axes)
 
     def cells(self) -> list[Cell]:
         """Every scenario with every method, in the file's order; one that is Standalone by
@@ -140,13 +139,8 @@ class Comparison:
         self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()
     ) -> RunConfig:
         """The keys of one run, `output` being the comparison's directory."""
-        flat = (
-            _NO_GUARD
-            | self.base
-            | cell.scenario
-            | candidate.tuned
-            | {"method": cell.method, "seed": seed}
-        )
+        own = candidate.tuned | {"method": cell.method, "seed": seed}
+        flat = _NO_GUARD | self.base | cell.scenario | own
         if ":" not in cell.method:  # as with the keys of other methods
             flat.pop("method-options", None)
         return located(run_config(flat), output / candidate.runs[seed])
@@ -154,8 +148,7 @@ class Comparison:
     def plan(self) -> Plan:
         """Its runs, for the file beside them."""
         verdict = {key: value for key, value in self.base.items() if key.startswith("verdict.")}
-        cells = tuple(self.cells())
-        return Plan(self.name, self.seeds, self.tuning_seed, cells, verdict=verdict)
+        return Plan(self.name, self.seeds, self.tuning_seed, tuple(self.cells()), verdict=verdict)
 
     @cached_property
     def _grid(self) -> list[Cell]:
@@ -185,11 +178,8 @@ class Comparison:
         return replace(cell, candidates=())
 
     def _cell(self, scenario: Keys, method: str) -> Cell:
-        return Cell(
-            scenario,
-            method,
-            tuple(self._candidate(scenario, method, tuned) for tuned in self._tuned(method)),
-        )
+        candidates = (self._candidate(scenario, method, tuned) for tuned in self._tuned(method))
+        return Cell(scenario, method, tuple(candidates))
 
     def _tuned(self, method: str) -> list[Keys]:
         """Every combination of its tuned keys."""
@@ -201,12 +191,9 @@ class Comparison:
         folders = [slug(scenario), slug({method: ""} | tuned)]
         seeds = dict.fromkeys((self.tuning_seed, *self.seeds))
         given = self.base | scenario | tuned
+        runs = {seed: "/".join(filter(None, [*folders, f"seed-{seed}"])) for seed in seeds}
         keys = completed(parse(given | {"method": method}))
-        return Candidate(
-            tuned,
-            {seed: "/".join(filter(None, [*folders, f"seed-{seed}"])) for seed in seeds},
-            Experiment.of(keys).rounds,
-        )
+        return Candidate(tuned, runs, Experiment.of(keys).rounds)
 
 
 def slug(keys: Mapping[str, Scalar]) -> str:

@@ -4,7 +4,7 @@ every question."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -81,12 +81,7 @@ class Count:
         return self.of - self.ended
 
     def __add__(self, other: Count) -> Count:
-        return Count(
-            self.of + other.of,
-            self.done + other.done,
-            self.failed + other.failed,
-            self.diverged + other.diverged,
-        )
+        return Count(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass
@@ -181,7 +176,9 @@ class Work:
         """Removes the models of completed candidates that were not chosen: they would fill the
         disk. Their accuracies stay."""
         for place, cell in enumerate(self._cells):
-            models = [self._tuning_run(candidate).clients.exists() for candidate in cell.candidates]
+            seed = self.comparison.tuning_seed
+            places = [self.output / candidate.runs[seed] for candidate in cell.candidates]
+            models = [RunDirectory(path).clients.exists() for path in places]
             if sum(models) < 2 or not self._takes(place, cell, self.comparison.tuning_seed):
                 continue
             found = self._outcome(cell)
@@ -212,32 +209,20 @@ class Work:
         c, found = self.comparison, self._outcome(cell)
         if found.standalone:
             return []
-        if len(cell.candidates) > 1 and (again := self._tried_again(cell)):
-            return again
+        if len(cell.candidates) > 1:  # those that choose among them come before the others
+            tried = [self._job(cell, candidate, c.tuning_seed) for candidate in cell.candidates]
+            if again := [job for job in tried if job.directory in self.redo]:
+                return again
         if found.chosen is not None:
             chosen = {seed: self.output / found.chosen.runs[seed] for seed in c.seeds}
-            left = [
-                seed
-                for seed, directory in chosen.items()
-                if directory in self.redo
-                or (
-                    seed in found.missing
-                    and not found.missing[seed].final
-                    and directory not in self.failed
-                )
-            ]
-            return [self._job(cell, found.chosen, seed) for seed in left]
+            left = {seed for seed, run in found.missing.items() if not run.final}
+            left = {seed for seed in left if chosen[seed] not in self.failed}
+            left |= {seed for seed, directory in chosen.items() if directory in self.redo}
+            return [self._job(cell, found.chosen, seed) for seed in chosen if seed in left]
         jobs = [self._job(cell, candidate, c.tuning_seed) for candidate in found.waiting]
         if jobs:  # the last one stands for the other seeds' runs too, which are not chosen yet
             jobs[-1] = replace(jobs[-1], repeats=1 + sum(seed != c.tuning_seed for seed in c.seeds))
         return jobs
-
-    def _tried_again(self, cell: Cell) -> list[Job]:
-        """The runs that choose among a cell's candidates and shall be done again, before the
-        others."""
-        seed = self.comparison.tuning_seed
-        jobs = [self._job(cell, candidate, seed) for candidate in cell.candidates]
-        return [job for job in jobs if job.directory in self.redo]
 
     def other_code(self) -> dict[Path, Changed]:
         """The runs that another code of the user's did than is here, and by what that differs."""
@@ -253,11 +238,10 @@ class Work:
         there = [job.directory for job in self.everything() if job.directory.is_dir()]
         for name in names:
             place = self.output / name
-            meant = (
-                list(self.other_code())
-                if name == STALE
-                else [run for run in there if run == place or place in run.parents]
-            )
+            if name == STALE:
+                meant = list(self.other_code())
+            else:
+                meant = [run for run in there if run == place or place in run.parents]
             if not meant and name != STALE:
                 known = [str(run.relative_to(self.output)) for run in there]
                 raise UserError(
@@ -304,9 +288,6 @@ class Work:
     @cached_property
     def _cells(self) -> list[Cell]:
         return self.comparison.cells()
-
-    def _tuning_run(self, candidate: Candidate) -> RunDirectory:
-        return RunDirectory(self.output / candidate.runs[self.comparison.tuning_seed])
 
     def _job(self, cell: Cell, candidate: Candidate, seed: int) -> Job:
         words = [

@@ -57,9 +57,8 @@ def _method(config: RunConfig, method: type[Method]) -> None:
 def _min_clients(config: RunConfig, method: type[Method]) -> None:
     e, wanted = config.experiment, config.execution.min_clients
     if wanted is not None and wanted > e.clients - len(e.clients_left):
-        told = f"min-clients is {wanted}; allowed: auto, or at most clients, which is {e.clients}"
         raise UserError(
-            told
+            f"min-clients is {wanted}; allowed: auto, or at most clients, which is {e.clients}"
             + (f", of which {len(e.clients_left)} leave or have left" if e.clients_left else "")
         )
 
@@ -318,10 +317,6 @@ def check_way(x: Execution) -> None:
         )
 
 
-def _way(config: RunConfig, method: type[Method]) -> None:
-    check_way(config.execution)
-
-
 CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _differential_privacy,
     _privacy_of_records,
@@ -338,7 +333,7 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _aggregation,
     _kept_uploads,
     _secure_aggregation,
-    _way,
+    lambda config, method: check_way(config.execution),
 )
 """In order; each raises UserError for keys that do not go together."""
 

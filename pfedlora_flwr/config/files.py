@@ -73,10 +73,8 @@ def read_mapping(path: Path) -> dict[Any, Any]:
             f" 0x{error.object[error.start]:02x})"
         ) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark, problem = (
-            getattr(error, "problem_mark", None),
-            getattr(error, "problem", None) or str(error),
-        )
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise UserError(f"{path}: not valid YAML{where}: {' '.join(problem.split())}") from None
     if loaded is None:
@@ -91,11 +89,10 @@ def flatten(nested: Mapping[Any, object], prefix: str = "") -> dict[str, object]
     flat: dict[str, object] = {}
     for name, value in nested.items():
         try:
-            added = (
-                flatten(value, f"{prefix}{name}.")
-                if isinstance(value, dict)
-                else {f"{prefix}{name}": value}
-            )
+            if isinstance(value, dict):
+                added = flatten(value, f"{prefix}{name}.")
+            else:
+                added = {f"{prefix}{name}": value}
         except RecursionError:
             raise UserError(f"{name} holds itself") from None
         twice = next((key for key in added if key in flat), None)
@@ -125,11 +122,9 @@ def _number(loader: _Loader, node: yaml.ScalarNode) -> object:
     try:
         return int(node.value) if node.value.lstrip("+-").isdecimal() else int(node.value, 0)
     except ValueError:
-        return (
-            loader.construct_scalar(node)
-            if ":" in node.value
-            else loader.construct_yaml_float(node)
-        )
+        if ":" in node.value:
+            return loader.construct_scalar(node)
+        return loader.construct_yaml_float(node)
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _number)

@@ -102,8 +102,7 @@ def parse(flat: Mapping[str, object]) -> dict[str, Any]:
 def completed(parsed: Mapping[str, Any]) -> dict[str, Any]:
     """The values of keys, by name, with those that their method has for others. Raises UserError
     for an unknown method."""
-    method = registry.find(Experiment.of(parsed).method)
-    return {**method.default_keys(parsed), **parsed}
+    return {**registry.find(Experiment.of(parsed).method).default_keys(parsed), **parsed}
 
 
 def load(path: Path | None, overrides: Iterable[str] = ()) -> RunConfig:

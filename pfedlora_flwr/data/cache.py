@@ -74,11 +74,9 @@ def kept_in(file: Path) -> Iterator[None]:
 def scratch(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     """Zeros in a file that nobody sees, for images that need not fit in memory."""
     with tempfile.TemporaryFile(dir=made(cache_root())) as file:
-        return (
-            np.memmap(file, np.uint8, "w+", shape=shape)
-            if np.prod(shape)
-            else np.zeros(shape, np.uint8)
-        )
+        if np.prod(shape):
+            return np.memmap(file, np.uint8, "w+", shape=shape)
+        return np.zeros(shape, np.uint8)
 
 
 def folder_of(source: Source, name: str, how: Reading) -> Path:

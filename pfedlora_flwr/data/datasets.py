@@ -210,17 +210,7 @@ def _mapped(name: str, folder: Path) -> Dataset:
     owners = np.load(folder / "owners.npy") if (folder / "owners.npy").exists() else None
     mean, std = (tuple(meta[part]) if meta[part] else None for part in ("mean", "std"))
     features = tuple(meta["feature_names"]) if meta.get("feature_names") else None
-    return Dataset(
-        name,
-        inputs,
-        labels,
-        tuple(meta["class_names"]),
-        mean,
-        std,
-        owners,
-        meta["resized"],
-        features,
-        tuple(meta["notes"]),
-        meta["original"],
-        np.load(folder / f"{cache.DIGESTS}.npy", mmap_mode="r"),
-    )
+    digests = np.load(folder / f"{cache.DIGESTS}.npy", mmap_mode="r")
+    names, notes, resized = tuple(meta["class_names"]), tuple(meta["notes"]), meta["resized"]
+    sizes = mean, std, owners, resized, features, notes, meta["original"]
+    return Dataset(name, inputs, labels, names, *sizes, digests)

@@ -61,15 +61,14 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
     if not len(rows):
         raise UserError(f"{where}: it has no rows")
     label = _label(where, rows, how)
-    column = (
-        None
-        if how.text_column
-        else (
+    if how.text_column:
+        column = None
+    else:
+        column = (
             how.input_column
             or _only(where, rows, _IMAGE, "data.input-column", how)
             or _only(where, rows, _ARRAY, "data.input-column", how)
         )
-    )
     tables.check_apart(where, label, how)
     named = {
         "data.label-column": label,
@@ -102,8 +101,7 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         made = checked(where, inputs, labels, names, owners, how)
         return made._replace(resized=resized, notes=(*notes, *made.notes), original=original)
     check_labels(where, labels, names, how)
-    labels = labels.astype(np.int64)
-    return tables.with_inputs(where, table, label, labels, names, owners, how)
+    return tables.with_inputs(where, table, label, labels.astype(np.int64), names, owners, how)
 
 
 def _inputs(
@@ -152,11 +150,10 @@ def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
     from datasets import Image
 
     own = rows.select_columns([column])
-    as_files = (
-        own.cast_column(column, Image(decode=False))
-        if isinstance(rows.features[column], Image)
-        else own
-    )
+    if isinstance(rows.features[column], Image):
+        as_files = own.cast_column(column, Image(decode=False))
+    else:
+        as_files = own
     for i, row in enumerate(as_files, 1):
         held = {"bytes": row[column]} if isinstance(row[column], bytes) else row[column] or {}
         if not (held.get("bytes") or held.get("path")):
@@ -172,11 +169,10 @@ def _type(rows: Dataset, column: str) -> str:
     # an image, of which the file does not say it
     if isinstance(feature, dict) and "bytes" in feature:
         return _IMAGE
-    name = (
-        getattr(feature, "dtype", "")
-        if type(feature).__name__ == "Value"
-        else type(feature).__name__
-    )
+    if type(feature).__name__ == "Value":
+        name = getattr(feature, "dtype", "")
+    else:
+        name = type(feature).__name__
     return _TYPES.get(name, name)
 
 
@@ -258,11 +254,10 @@ def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:
     except permissions.NotAllowed:
         raise
     except Exception as error:  # of many types, the libraries' beneath it among them
-        told = (
-            f": {refusal}, nor the library's own cache ({brief(error)})"
-            if refusal
-            else f" cannot be read: {brief(error)}"
-        )
+        if refusal:
+            told = f": {refusal}, nor the library's own cache ({brief(error)})"
+        else:
+            told = f" cannot be read: {brief(error)}"
         raise UserError(
             f"{where}{told}" + (f"; {_LOCAL}" if refusal or (offline and not here) else "")
         ) from None

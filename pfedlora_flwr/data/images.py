@@ -65,14 +65,12 @@ def folder(text: str, how: Reading) -> Arrays:
             f" ({_IN_WORDS}){f'; there: {_counted(left_out)}' if left_out else ''}"
         )
     found = decoded(len(files), lambda: ((str(file), file) for file, _ in files), how)
-    labels = np.array([label for _, label in files], np.int64)
-    notes = (*([f"left out: {_counted(left_out)}"] if left_out else []), *found.notes)
     return Arrays(
         found.images,
-        labels,
+        np.array([label for _, label in files], np.int64),
         class_names,
         resized=found.resized,
-        notes=notes,
+        notes=(*([f"left out: {_counted(left_out)}"] if left_out else []), *found.notes),
         original=found.original,
     )
 
@@ -90,8 +88,7 @@ def visible(folder: Path) -> list[Path]:
 
 def suffix_of(file: Path) -> str:
     """In small letters; of a gzipped CSV, which is read as any other, `.csv`."""
-    plain = file.name.lower()
-    return ".csv" if plain.endswith(".csv.gz") else file.suffix.lower()
+    return ".csv" if file.name.lower().endswith(".csv.gz") else file.suffix.lower()
 
 
 def left_out_of(folder: Path, suffixes: Sequence[str]) -> str:
@@ -146,8 +143,7 @@ def decoded(count: int, files: Callable[[], Iterable[File]], how: Reading) -> De
         original.update(len(held).to_bytes(8, "little") + held)
         images[i], deep, frames = _read(held, (height, width), how.grey, name)
         largest, several = max(largest, deep), several + (frames > 1)
-    notes = [*first_frames(several), *dark(largest)]
-    return Decoded(images, resized, notes, original.hexdigest())
+    return Decoded(images, resized, [*first_frames(several), *dark(largest)], original.hexdigest())
 
 
 def first_frames(several: int) -> list[str]:

@@ -130,11 +130,9 @@ class Site:
             dataset, partition = setup.dataset, setup.partition
             if client >= len(partition.clients):
                 raise wrong("partition-id", client, f"0 to {len(partition.clients) - 1}")
-            split, fingerprint, constants = (
-                partition.clients[client],
-                partition.fingerprint,
-                setup.constants,
-            )
+            split = partition.clients[client]
+            fingerprint = partition.fingerprint
+            constants = setup.constants
         if dataset.classes > task.classes:
             told = more_classes(dataset.classes, task.classes)
             raise UserError(f"dataset {dataset.name!r} {told}")
@@ -173,12 +171,8 @@ class Site:
 
     def load(self, device: torch.device) -> LocalData:
         """The client's samples on `device`."""
-        return LocalData(
-            *(
-                self._samples(part, device)
-                for part in (self.split.train, self.split.validation, self.split.test)
-            )
-        )
+        parts = (self.split.train, self.split.validation, self.split.test)
+        return LocalData(*(self._samples(part, device) for part in parts))
 
     def pooled(self, setup: DataSetup, round: int, device: torch.device) -> Samples:
         """Of the training parts of all clients as many rows as a round's clients have together on
@@ -197,8 +191,7 @@ class Site:
             inputs = _on_gpu(self.dataset, device)[torch.from_numpy(indices).to(device)]
         else:
             inputs = torch.from_numpy(self.dataset.inputs[indices]).to(device)
-        kind = self.dataset.kind
-        return kind.samples(inputs, labels.to(device), self.mean, self.std)
+        return self.dataset.kind.samples(inputs, labels.to(device), self.mean, self.std)
 
 
 def models_own(e: Experiment, task: Task, client: int) -> Constants | None:
@@ -225,11 +218,9 @@ def reading_for(task: Task, setup: DataSetup) -> Reading:
     """How data from elsewhere is read for the federation's models: images are brought to what these
     take."""
     how = setup.reading
-    return (
-        replace(how, size=(task.shape[1], task.shape[2]), grey=task.shape[0] == 1)
-        if task.kind == IMAGES
-        else how
-    )
+    if task.kind == IMAGES:
+        return replace(how, size=(task.shape[1], task.shape[2]), grey=task.shape[0] == 1)
+    return how
 
 
 def forget() -> None:

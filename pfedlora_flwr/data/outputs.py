@@ -86,11 +86,10 @@ def _file(encoder: Whole, samples: Samples, e: Experiment) -> Path:
     """Where the outputs are kept: another file for another encoder, image size, normalisation,
     precision, version of a library, kind of machine, or samples."""
     device = samples.labels.device
-    machine = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {maker_of_cpu()}"
-    )
+    if device.type == "cuda":
+        machine = torch.cuda.get_device_name(device)
+    else:
+        machine = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()} {maker_of_cpu()}"
     word = encoder.base.partition(":")[0]
     library = sys.modules.get(_LIBRARIES.get(word, word))  # which built the encoder here
     versions = torch.__version__, getattr(library, "__version__", "")

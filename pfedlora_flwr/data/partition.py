@@ -107,11 +107,9 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
     names, owner, counts = np.unique(dataset.owners, return_inverse=True, return_counts=True)
     enough = np.flatnonzero(counts >= e.partition.min_samples)
     if len(enough) != e.clients:
-        left_out = (
-            f" ({len(names) - len(enough)} have fewer and are left out)"
-            if len(enough) < len(names)
-            else ""
-        )
+        left_out = ""
+        if len(enough) < len(names):
+            left_out = f" ({len(names) - len(enough)} have fewer and are left out)"
         have = (
             f"{e.dataset} has {len(enough)} owners of at least {e.partition.min_samples}"
             f" samples{left_out}"
@@ -213,9 +211,9 @@ def split_of(e: Experiment, labels: Indices, own: Indices, client: int) -> Split
     split = split_8_1_1(labels, own, e.seed, client)
     n, most = len(split.train), e.partition.samples_per_client
     most = min(n if most is None else most, max(1, ceil(e.partition.share * n)))
-    return (
-        replace(split, train=few(labels, split.train, most, e.seed, client)) if most < n else split
-    )
+    if most < n:
+        return replace(split, train=few(labels, split.train, most, e.seed, client))
+    return split
 
 
 def few(labels: Indices, train: Indices, most: int, seed: int, client: int) -> Indices:

@@ -67,23 +67,25 @@ def path_in(name: str) -> str:
     what stands in its place."""
     if chosen(name, NAMES) is None:
         return name.partition(":")[2] or name
-    source = find(name)
-    text = source.text(name)
+    source, text = _parted(name)
     return text if source.is_path(text) else ""
+
+
+def _parted(name: str) -> tuple[Source, str]:
+    """The dataset's entry, and the text after the entry's name."""
+    return find(name), find(name).text(name)
 
 
 def without_path(name: str) -> str:
     """A dataset's name for people who have not this machine: of the user's own files their kind and
     last name alone."""
-    source = find(name)
-    text = source.text(name)
+    source, text = _parted(name)
     return f"{source.name}{Path(text).name}" if source.is_path(text) else title(name)
 
 
 def located(name: str) -> str:
     """The dataset's name with its path, where it holds one, made absolute."""
-    source = find(name)
-    text = source.text(name)
+    source, text = _parted(name)
     return f"{source.name}{absolute(text)}" if source.is_path(text) else name
 
 

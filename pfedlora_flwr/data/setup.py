@@ -133,5 +133,4 @@ def constants_of(dataset: Dataset, splits: tuple[Split, ...]) -> Constants:
 
 def known_by(fingerprint: str, dataset: Dataset) -> str:
     """A hash of a partition's fingerprint and of the classes' order."""
-    told = f"{fingerprint}{dataset.class_names}"
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{fingerprint}{dataset.class_names}".encode()).hexdigest()[:16]

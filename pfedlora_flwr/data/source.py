@@ -4,7 +4,7 @@ returns."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,15 +87,11 @@ class Reading:
             data_path=data_path,
             size=(height, width) if height and width else None,
             grey=channels == 1,
-            subfolders=e.data.subfolders,
-            sep=e.data.sep,
-            decimal=e.data.decimal,
-            text_column=e.data.text_column,
-            max_tokens=e.data.max_tokens if e.data.text_column else 0,
-            label_column=e.data.label_column,
-            input_column=e.data.input_column,
-            client_column=e.data.client_column,
-            class_names=tuple(e.data.class_names or ()),
+            **{f.name: getattr(e.data, f.name) for f in fields(e.data)}
+            | {
+                "max_tokens": e.data.max_tokens if e.data.text_column else 0,
+                "class_names": tuple(e.data.class_names or ()),
+            },
         )
 
 

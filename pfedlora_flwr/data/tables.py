@@ -291,21 +291,17 @@ def labels_of(
         )
     if len(classes or texts) < 2 and not how.one_class:
         raise UserError(f"{where}: all labels are {texts[0]}; expected at least two classes")
-    return (
-        (np.array([classes.index(t) for t in texts])[codes], list(classes))
-        if classes
-        else (codes.astype(np.int64), texts)
-    )
+    if not classes:
+        return codes.astype(np.int64), texts
+    return np.array([classes.index(t) for t in texts])[codes], list(classes)
 
 
 def owners_of(where: str, table: pa.Table, how: Reading) -> npt.NDArray[Any] | None:
     """Who owns each row [n], as text or integers; None without such a column."""
     name = how.client_column
-    return (
-        None
-        if name is None
-        else _keys(where, name, column_of(where, table, name, "data.client-column"))
-    )
+    if name is None:
+        return None
+    return _keys(where, name, column_of(where, table, name, "data.client-column"))
 
 
 def check_apart(where: str, label: str, how: Reading) -> None:
@@ -322,11 +318,10 @@ def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArr
     there are several."""
     count = table.column_names.count(name)
     if count != 1:
-        there = (
-            f"{count} columns {name!r}"
-            if count
-            else f"no column {name!r}, but {some(table.column_names, _NAMED)}"
-        )
+        if count:
+            there = f"{count} columns {name!r}"
+        else:
+            there = f"no column {name!r}, but {some(table.column_names, _NAMED)}"
         raise UserError(f"{where}: it has {there}; mend {key}")
     return table.column(name)
 
@@ -335,10 +330,7 @@ def check_there(where: str, name: str, column: pa.ChunkedArray) -> None:
     """Raises UserError if a value is missing."""
     if column.null_count:
         first = column.is_null().index(True).as_py() + 1
-        raise UserError(
-            f"{where}: column {name!r} has no value in row {first}, and {column.null_count} are"
-            " missing: fill or remove them"
-        )
+        raise _missing(where, name, first, column.null_count)
 
 
 def _arrays(path: Path, form: str, how: Reading) -> Arrays:
@@ -358,16 +350,8 @@ def _is_number(kind: pa.DataType) -> bool:
     refused for what is missing."""
     from pyarrow import types
 
-    return any(
-        is_one(kind)
-        for is_one in (
-            types.is_integer,
-            types.is_floating,
-            types.is_boolean,
-            types.is_decimal,
-            types.is_null,
-        )
-    )
+    names = ("integer", "floating", "boolean", "decimal", "null")
+    return any(getattr(types, f"is_{name}")(kind) for name in names)
 
 
 def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -390,8 +374,11 @@ def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
         )
     found = np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
     if len(empty := np.flatnonzero(found == "")):
-        raise UserError(
-            f"{where}: column {name!r} has no value in row {empty[0] + 1}, and {len(empty)} are"
-            " missing: fill or remove them"
-        )
+        raise _missing(where, name, empty[0] + 1, len(empty))
     return found
+
+
+def _missing(where: str, name: str, row: int, count: int) -> UserError:
+    """The error of a column in which values are missing, the first one in `row`, from 1."""
+    told = f"column {name!r} has no value in row {row}, and {count} are missing"
+    return UserError(f"{where}: {told}: fill or remove them")

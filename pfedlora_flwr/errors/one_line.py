@@ -85,19 +85,18 @@ def told(error: BaseException) -> str:
     its type alone."""
     if is_ours(error):
         return str(error)
-    return type(
-        error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
-    ).__name__
+    return type(_theirs(error)).__name__
+
+
+def _theirs(error: BaseException) -> BaseException:
+    """What the user's own code raised, where it did."""
+    return error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
 
 
 def with_traceback(line: str, error: BaseException, file: Path | None = None) -> str:
     """The line, with the file that it names written: the error's traceback, in `file` or, where
     that cannot be, a temporary file."""
-    text = "".join(
-        traceback.format_exception(
-            error.__cause__ if isinstance(error, UserCodeError) and error.__cause__ else error
-        )
-    )
+    text = "".join(traceback.format_exception(_theirs(error)))
     try:
         if file is None:
             handle, name = tempfile.mkstemp(prefix="pfedlora-traceback-", suffix=".txt")
@@ -127,13 +126,8 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         frames.append((error.filename, error.lineno))
     theirs = [
-        f"{_short(file)}:{line}"
+        f"{file.removeprefix(os.getcwd() + os.sep)}:{line}"
         for file, line in frames
         if Path(file).is_file() and not file.startswith(_NOT_THEIRS)
     ]
     return f", at {theirs[-1]}" if theirs else ""
-
-
-def _short(file: str) -> str:
-    here = os.getcwd() + os.sep
-    return file.removeprefix(here)

@@ -200,8 +200,7 @@ def _all_below(path: str, root: str) -> bool:
                 return False
             if found not in seen and found.is_dir():
                 seen.add(found)
-                inside = os.scandir(found)
-                waiting += [Path(e) for e in inside if e.is_symlink() or e.is_dir()]
+                waiting += [Path(e) for e in os.scandir(found) if e.is_symlink() or e.is_dir()]
     except (OSError, RuntimeError, ValueError):  # a circle of links, no access, a null character
         return False
     return True

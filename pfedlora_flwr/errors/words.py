@@ -52,11 +52,10 @@ def differing(what: str, its: Sequence[str], who: str, others: Sequence[str]) ->
 def printable(text: str) -> str:
     """The text with a blank for each character that a terminal, or a reader of lines, would act on,
     and for each that no file can hold. What joins letters, as some scripts need it, stays."""
-    return "".join(c if c.isprintable() or _stays(c) else " " for c in text)
-
-
-def _stays(character: str) -> bool:
-    return unicodedata.category(character) == "Zs" or character in _JOINERS
+    return "".join(
+        c if c.isprintable() or unicodedata.category(c) == "Zs" or c in _JOINERS else " "
+        for c in text
+    )
 
 
 def as_line(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from flwr.app import Context
@@ -16,7 +16,7 @@ from pfedlora_flwr.federation.link import Link, Server
 from pfedlora_flwr.federation.links import KeptUploads, Outliers
 from pfedlora_flwr.federation.secure.link import Masks
 from pfedlora_flwr.federation.server_state import Shared, check_state
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Method, Tensors, Upload
 from pfedlora_flwr.rng import SERVER, derive, seeded
 from pfedlora_flwr.training.loop import Visit
 
@@ -84,7 +84,7 @@ class Chain:
         ways = (link.way_up(shared, fail, refuse) for link in self._links)
         return next((way for way in ways if way is not None), None)
 
-    def refused(self, uploads: Mapping[int, Upload]) -> dict[int, str]:
+    def refused(self, uploads: ByClient) -> dict[int, str]:
         """The clients whose admitted uploads do not count, and why. A link sees what those before
         it have left."""
         found: dict[int, str] = {}
@@ -93,12 +93,12 @@ class Chain:
             found |= link.refused(left)
         return found
 
-    def too_few(self, uploads: Mapping[int, Upload], round: Round) -> str:
+    def too_few(self, uploads: ByClient, round: Round) -> str:
         """Why the uploads that are left make no round; empty where they may."""
         told = (link.too_few(uploads, round) for link in self._links)
         return next((why for why in told if why), "")
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: Round) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: Round) -> Tensors:
         """The state after `state`. What the method makes is checked as what is received is: it must
         not be a checkpoint from which no run can go on."""
         for link in self._links:

@@ -132,11 +132,8 @@ class Clients:
         """The opened replies that are no errors. A client that failed is asked once more within the
         round: when all have answered, or half of the time is over, and silent ones are waited for
         meanwhile."""
-        deadline, of, arrivals = (
-            time.monotonic() + self.execution.round_timeout,
-            len(messages),
-            itertools.count(1),
-        )
+        deadline = time.monotonic() + self.execution.round_timeout
+        of, arrivals = len(messages), itertools.count(1)
         # by client, the last message to it, and of those asked once alone
         asked, once = dict(messages), dict(messages)
         heard: dict[str, wire.Reply | wire.Failed] = {}  # by the message that is answered
@@ -237,11 +234,9 @@ class Clients:
             self.run.write_partition(roster.partition)
             keep_sites(self.run, roster.own, roster.class_names, roster.columns)
         if not enough:
-            waited = (
-                f" within node-timeout ({x.node_timeout:g} s)"
-                if time.monotonic() - began >= x.node_timeout
-                else ""
-            )
+            waited = ""
+            if time.monotonic() - began >= x.node_timeout:
+                waited = f" within node-timeout ({x.node_timeout:g} s)"
             turned_away = "; ".join(
                 f"{count} gave no answer in time"
                 if why == wire.NO_ANSWER

@@ -10,7 +10,6 @@ who is to be trusted with what."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +21,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.keys import LEVELS
 from pfedlora_flwr.federation.link import Link, Server
 from pfedlora_flwr.methods.hidden_sums import Hidden
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import ByClient, Method, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.rng import SERVER
 from pfedlora_flwr.runs.budget import Budget
@@ -51,9 +50,7 @@ class Clipped(Link):
         part = self.method.renewed(received, visit.round)
         return clipped(upload, part, bound(self.experiment, part))
 
-    def server_in(
-        self, uploads: Mapping[int, Upload], state: Tensors, round: Round
-    ) -> Mapping[int, Upload]:
+    def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
         if self.experiment.secagg.enabled:
             return uploads
         part = self.method.renewed(state, round.number)
@@ -136,9 +133,7 @@ class Noised(Link):
                 "dp",
             )
 
-    def server_in(
-        self, uploads: Mapping[int, Upload], state: Tensors, round: Round
-    ) -> Mapping[int, Upload]:
+    def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
         e = self.experiment
         releases = e.releases(round.number)
         if releases:
@@ -155,7 +150,7 @@ class Noised(Link):
 
 
 def noised(
-    uploads: Mapping[int, Upload], state: Tensors, weight: int, deviation: float, sampled: int
+    uploads: ByClient, state: Tensors, weight: int, deviation: float, sampled: int
 ) -> Tensors:
     """θ + (weight · Σ (θ_k − θ) + N(0, deviation²)) / sampled, in float64, each tensor in its own
     dtype."""

@@ -15,7 +15,7 @@ from pfedlora_flwr.errors import some
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.link import Link, Server
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Method, Tensors, Upload
 from pfedlora_flwr.methods.robust import krum, rule_of
 from pfedlora_flwr.rng import SERVER
 from pfedlora_flwr.runs.rows import REFUSED
@@ -35,9 +35,7 @@ class Claims(Link):
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
         return x is not None and e.max_weight > 0
 
-    def server_in(
-        self, uploads: Mapping[int, Upload], state: Tensors, round: Round
-    ) -> Mapping[int, Upload]:
+    def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
         first = self.server.state.claims
         for client, upload in uploads.items():
             if upload.samples != first.setdefault(client, upload.samples):
@@ -60,7 +58,7 @@ class Claims(Link):
     def _limit(self, claims: list[int]) -> int:
         return max(1, int(self.experiment.max_weight * median_low(claims)))
 
-    def _of_classes(self, uploads: Mapping[int, Upload]) -> dict[int, int]:
+    def _of_classes(self, uploads: ByClient) -> dict[int, int]:
         """The most samples that count, by class."""
         claims: dict[int, list[int]] = {}
         for upload in uploads.values():
@@ -93,7 +91,7 @@ class Robust(Link):
         self.rule = rule
         self._told: list[int] = []
 
-    def too_few(self, uploads: Mapping[int, Upload], round: Round) -> str:
+    def too_few(self, uploads: ByClient, round: Round) -> str:
         """An update that was refused was one of the lies; a client without an answer may have been
         honest."""
         refused = [
@@ -109,9 +107,7 @@ class Robust(Link):
             f" {self.rule.needs(left)} for {left} liars among them"
         )
 
-    def server_in(
-        self, uploads: Mapping[int, Upload], state: Tensors, round: Round
-    ) -> Mapping[int, Upload]:
+    def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
         if self.method.averages_rows and all("classes" in u.tensors for u in uploads.values()):
             return uploads
         if self.rule.kind == "krum":
@@ -120,7 +116,7 @@ class Robust(Link):
         return {SERVER: Upload(self.rule.merged(uploads), 1)}
 
     def server_out(
-        self, merged: Tensors, uploads: Mapping[int, Upload], state: Tensors, round: Round
+        self, merged: Tensors, uploads: ByClient, state: Tensors, round: Round
     ) -> Tensors:
         """Tells which class rows have too few holders."""
         if SERVER in uploads:

@@ -12,7 +12,7 @@ from flwr.app import Context
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.flower_compat import Mod
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Method, Tensors, Upload
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.training.loop import Visit
@@ -98,18 +98,16 @@ class Link:
         """
         return None
 
-    def refused(self, uploads: Mapping[int, Upload]) -> Mapping[int, str]:
+    def refused(self, uploads: ByClient) -> Mapping[int, str]:
         """The clients whose admitted uploads are not to count, and why; they fail in this round."""
         return {}
 
-    def too_few(self, uploads: Mapping[int, Upload], round: Round) -> str:
+    def too_few(self, uploads: ByClient, round: Round) -> str:
         """Why the uploads that are left make no round; empty where they may. round: with its
         failures."""
         return ""
 
-    def server_in(
-        self, uploads: Mapping[int, Upload], state: Tensors, round: Round
-    ) -> Mapping[int, Upload]:
+    def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
         """The uploads that are to be aggregated into `state`, of a round that counts.
 
         Args:
@@ -119,7 +117,7 @@ class Link:
         return uploads
 
     def server_out(
-        self, merged: Tensors, uploads: Mapping[int, Upload], state: Tensors, round: Round
+        self, merged: Tensors, uploads: ByClient, state: Tensors, round: Round
     ) -> Tensors:
         """The server's next state, in the place of `merged`, which `uploads` made of `state`."""
         return merged

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.link import Link
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors
 
 if TYPE_CHECKING:
     from pfedlora_flwr.federation.round import Round
@@ -36,7 +36,7 @@ class Outliers(Link):
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
         return x is not None and x.clip_norm_factor > 0 and not e.dp.of_users
 
-    def refused(self, uploads: Mapping[int, Upload]) -> Mapping[int, str]:
+    def refused(self, uploads: ByClient) -> Mapping[int, str]:
         factor, last = self.server.execution.clip_norm_factor, self.server.state.sizes
         sizes = {client: self.method.magnitude(upload) for client, upload in uploads.items()}
         before = median_low(last) if last else 0.0
@@ -65,8 +65,6 @@ class KeptUploads(Link):
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
         return x is not None and x.audit_uploads
 
-    def server_in(
-        self, uploads: Mapping[int, Upload], state: Tensors, round: Round
-    ) -> Mapping[int, Upload]:
+    def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
         self.server.run.uploads.save(round.number, state, uploads)
         return uploads

@@ -18,7 +18,7 @@ from pfedlora_flwr.errors import UserError, kind, some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.methods.method import Method, Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import ByClient, Method, Refused, Tensors, check_layout
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -53,7 +53,7 @@ def is_standalone(setup: Setup) -> bool:
     return bool(_why_standalone(e, setup.method, setup.method.state_init(derive(e.seed, "state"))))
 
 
-Aggregate = Callable[[Mapping[int, Upload], Tensors, Round], Tensors]
+Aggregate = Callable[[ByClient, Tensors, Round], Tensors]
 
 
 class Shared:
@@ -73,7 +73,7 @@ class Shared:
         against."""
         return self._server.tensors
 
-    def merge(self, uploads: Mapping[int, Upload], round: Round) -> None:
+    def merge(self, uploads: ByClient, round: Round) -> None:
         """Takes in a round's admitted uploads, by client in client order."""
         self._server.tensors = self._aggregate(uploads, self._server.tensors, round)
 
@@ -105,7 +105,7 @@ class Alone(Shared):
             self._held[client] = stored
         return self._held[client]
 
-    def merge(self, uploads: Mapping[int, Upload], round: Round) -> None:
+    def merge(self, uploads: ByClient, round: Round) -> None:
         server = self._server
         for client, upload in uploads.items():
             merged = self._aggregate({client: upload}, self.of(client), round)
@@ -119,7 +119,7 @@ class Alone(Shared):
 class Start(Shared):
     """`start`: the first state for all clients, for ever; uploads are dropped."""
 
-    def merge(self, uploads: Mapping[int, Upload], round: Round) -> None:
+    def merge(self, uploads: ByClient, round: Round) -> None:
         pass
 
 
@@ -165,11 +165,9 @@ def _why_standalone(e: Experiment, method: Method, state: Tensors) -> str:
     check_state(f"method {e.method!r}: download", first)
     if any(tensor.numel() for tensor in first.values()):
         return ""
-    return (
-        "the first state holds nothing to send"
-        if e.sharing == "start"
-        else "a client receives nothing of what it uploads itself"
-    )
+    if e.sharing == "start":
+        return "the first state holds nothing to send"
+    return "a client receives nothing of what it uploads itself"
 
 
 def _may_return(e: Experiment) -> bool:

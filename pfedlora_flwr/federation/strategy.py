@@ -180,8 +180,7 @@ class PersonalisedStrategy:
     def _evaluate(self, round: Round, clients: Clients) -> None:
         """Evaluates the clients whose last evaluation is older than their model: all of them before
         round 1."""
-        everyone = self.experiment.clients_in(0)
-        wanted = everyone if round.number == 0 else sorted(self.state.stale)
+        wanted = self.experiment.clients_in(0) if round.number == 0 else sorted(self.state.stale)
         messages = clients.messages(round, wanted, "evaluating")
         answered = self._take_counts(round, clients.ask(round, messages, "evaluating"))
         known = self.state.versions.keys() | self.state.counts.keys()

@@ -62,14 +62,12 @@ def visit(
     """
     seed = method.experiment.seed
     data = with_encoded(method, model, data)
-    draws = torch_generator(seed, "train", client, round)
-    batch_norm = any_batch_norm(method.model_names, method.task, method.shares_small)
     counts = Visit(
         method.experiment,
         client,
         round,
-        draws,
-        batches_of_one=not batch_norm,
+        torch_generator(seed, "train", client, round),
+        batches_of_one=not any_batch_norm(method.model_names, method.task, method.shares_small),
         noise=noise,
         validation=validation,
     )

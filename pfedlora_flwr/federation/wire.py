@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -181,31 +182,31 @@ def read_reply(reply: Message | None) -> Reply:
     message = answered(reply)
     kind = message.metadata.message_type
     try:
-        if kind == TRAIN:
-            fit = fit_answer(message)
-            read = Reply(
-                fit.parameters.tensors, fit.num_examples, fit.metrics, size_of(message.content)
-            )
-            status = fit.status
-        elif kind == EVALUATE:
-            evaluate = recorddict_to_evaluateres(message.content)
-            read = Reply([], evaluate.num_examples, evaluate.metrics, size_of(message.content))
-            status = evaluate.status
+        size, said = size_of(message.content), _READ[kind](message.content)
+        arrays = said.parameters.tensors if kind == TRAIN else []
+        if kind == PROPERTIES:
+            read = Reply(arrays, 0, said.properties, size)
         else:
-            properties = recorddict_to_getpropertiesres(message.content)
-            read = Reply([], 0, properties.properties, size_of(message.content))
-            status = properties.status
+            read = Reply(arrays, said.num_examples, said.metrics, size)
     except Exception as error:  # whatever a stranger's message makes Flower's parser raise
         raise Failed(
             f"a malformed reply ({type(error).__name__}: {_first_line(str(error))})"
         ) from None
-    if status.code != Code.OK:
-        raise Failed(_first_line(status.message))
+    if said.status.code != Code.OK:
+        raise Failed(_first_line(said.status.message))
     failed = failure_in(read.metrics)
     if failed is not None:
         why, name = failed
         raise Failed(_first_line(why), name)
     return read
+
+
+_READ: dict[str, Callable[[RecordDict], Any]] = {
+    TRAIN: partial(recorddict_to_fitres, keep_input=True),
+    EVALUATE: recorddict_to_evaluateres,
+    PROPERTIES: recorddict_to_getpropertiesres,
+}
+"""What opens a reply of each kind."""
 
 
 def size_of(content: RecordDict) -> int:
@@ -235,11 +236,10 @@ def decode(blob: bytes, largest: int) -> npt.NDArray[Any]:
     stream = io.BytesIO(blob)
     try:
         version = np.lib.format.read_magic(stream)
-        read_header = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
+        if version == (1, 0):
+            read_header = np.lib.format.read_array_header_1_0
+        else:
+            read_header = np.lib.format.read_array_header_2_0
         shape, _, dtype = read_header(stream)
     # the header is a Python literal, and its parser raises whatever it likes
     except Exception as error:

@@ -70,19 +70,20 @@ def check(start: Start, say: Say) -> None:
     """Goes through CHECKS, and passes on what they say. Raises UserError for the first that
     fails."""
     for one in CHECKS:
-        for line in () if start.done and one in OF_TRAINING else one(start):
+        for line in () if start.done and one in OF_TRAINING else one(start) or ():
             say(line)
 
 
 def of_scenario(start: Start) -> Iterable[str]:
     """What a comparison says of one of its runs before it starts: a list of checks as `run` has
     them, without those of the run's own directory. Raises UserError."""
-    return (line for one in OF_SCENARIO for line in one(start))
+    return (line for one in OF_SCENARIO for line in one(start) or ())
 
 
 def of_nodes(start: Start) -> Iterable[str]:
     """The same of a run on real nodes, whose data is not here."""
-    return (line for one in (_reach, _method, _privacy, _keys_of_masks) for line in one(start))
+    checks = (_reach, _method, _privacy, lambda start: secagg_plan.of_keys(start.config))
+    return (line for one in checks for line in one(start))
 
 
 def preflight(config: RunConfig) -> None:
@@ -102,9 +103,8 @@ def _engine(start: Start) -> Iterable[str]:
     return ()
 
 
-def _trainable(start: Start) -> Iterable[str]:
+def _trainable(start: Start) -> None:
     preflight(start.config)
-    return ()
 
 
 def _reach(start: Start) -> Iterable[str]:
@@ -149,20 +149,17 @@ def of_method(method: Method) -> list[str]:
     return [f"warning: {line}" for line in (*told, *method.remarks())]
 
 
-def _resources(start: Start) -> Iterable[str]:
+def _resources(start: Start) -> None:
     if start.engine == "flower":
         resources(start.config, anew=True)
-    return ()
 
 
-def _directory(start: Start) -> Iterable[str]:
+def _directory(start: Start) -> None:
     start.run.check_free(start.config)
-    return ()
 
 
-def _membership(start: Start) -> Iterable[str]:
+def _membership(start: Start) -> None:
     membership(start.run, start.config)
-    return ()
 
 
 def _data(start: Start) -> Iterable[str]:
@@ -185,15 +182,13 @@ def _data(start: Start) -> Iterable[str]:
     return [f"warning: {line}" for line in told]
 
 
-def _port(start: Start) -> Iterable[str]:
+def _port(start: Start) -> None:
     if start.port:
         check_port(start.port)
-    return ()
 
 
-def _same_code(start: Start) -> Iterable[str]:
+def _same_code(start: Start) -> None:
     check_unchanged(start.run, start.config)
-    return ()
 
 
 def _own_code(start: Start) -> Iterable[str]:
@@ -209,21 +204,14 @@ def _masks(start: Start) -> Iterable[str]:
     config = start.config
     if not config.experiment.secagg.enabled:
         return []
-    return [
-        *secagg_plan.of_keys(config),
-        *secagg_plan.of_sizes(config, start.setup.partition),
-    ]
-
-
-def _keys_of_masks(start: Start) -> Iterable[str]:
-    return secagg_plan.of_keys(start.config)
+    return [*secagg_plan.of_keys(config), *secagg_plan.of_sizes(config, start.setup.partition)]
 
 
 def _noise(start: Start) -> Iterable[str]:
     return plan(start.config, start.run)
 
 
-CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
+CHECKS: tuple[Callable[[Start], Iterable[str] | None], ...] = (
     _engine,
     _trainable,
     _reach,
@@ -240,7 +228,7 @@ CHECKS: tuple[Callable[[Start], Iterable[str]], ...] = (
     _masks,
     _noise,
 )
-"""In order. Each returns lines for the user, or raises UserError; none changes anything."""
+"""In order. Each may return lines for the user, or raises UserError; none changes anything."""
 OF_TRAINING = (_trainable, _reach, _precision, _method, _resources, _own_code, _masks, _noise)
 """Those of what will be trained: nothing is where a completed run is resumed."""
 OF_RUNS = (_engine, _resources, _directory, _membership, _same_code, _port)

@@ -87,10 +87,8 @@ def find_nodes(address: str) -> tuple[Node, ...]:
     check_address(address)
     alive = [node for node in _ask(address, {}, _ANSWER)["nodes"] if node["Alive"]]
     has = [[int(node["Resources"].get(kind, 0)) for kind in ("CPU", "GPU")] for node in alive]
-    nodes = [
-        Node(node["NodeID"], node["NodeManagerAddress"], *counts)
-        for node, counts in zip(alive, has, strict=True)
-    ]
+    pairs = zip(alive, has, strict=True)
+    nodes = [Node(node["NodeID"], node["NodeManagerAddress"], *counts) for node, counts in pairs]
     return tuple(sorted(nodes, key=lambda node: (node.address, node.id)))
 
 
@@ -166,14 +164,12 @@ def look_around(files: Sequence[str], token: str, keys: Mapping[str, Any]) -> di
         "version": pfedlora_flwr.__version__,
         "source": digest.hexdigest(),
         "package": str(package),
-    }
-    found |= {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
+        "cpu": _kind_of_cpu(torch.backends.cpu.get_cpu_capability()),
         "unseen": [],
         "unwritable": [],
     }
-    found["cpu"] = _kind_of_cpu(torch.backends.cpu.get_cpu_capability())
     for name in files:
         file = Path(name)
         try:
@@ -259,14 +255,8 @@ def _kind_of_cpu(capability: str) -> str:
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("flags"):
-                return " ".join(
-                    [
-                        capability,
-                        *sorted(
-                            word for word in line.split() if word.startswith(("avx", "amx", "fma"))
-                        ),
-                    ]
-                )
+                words = (word for word in line.split() if word.startswith(("avx", "amx", "fma")))
+                return " ".join([capability, *sorted(words)])
     return f"{capability} {platform.machine()}"
 
 
@@ -274,12 +264,8 @@ def _ask(address: str, request: Mapping[str, Any], patience: float) -> dict[str,
     """What this file, run as a program, answers. Raises UserError with what it fails of."""
     told = json.dumps({"address": address, **request})
     command, environment = processes.ours(__name__, "-W", "ignore")
-    environment |= {
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        ADDRESS: address,
-        **MERGED,
-    }
+    quiet = dict.fromkeys(("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_UV_RUN_RUNTIME_ENV"), "0")
+    environment |= quiet | {ADDRESS: address, **MERGED}
     try:
         done = subprocess.run(
             command,
@@ -297,11 +283,8 @@ def _ask(address: str, request: Mapping[str, Any], patience: float) -> dict[str,
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
-        answer = {
-            "error": next(
-                reversed(done.stderr.strip().splitlines()), f"exit code {done.returncode}"
-            )
-        }
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        answer = {"error": said[-1]}
     if "error" in answer:
         raise UserError(f"ray is {address!r}, and this host cannot join it: {answer['error']}")
     return answer
@@ -324,9 +307,8 @@ def _looks(look: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         try:
             found[node] = ray.get(answer, timeout=0.1)
         except Exception as error:
-            found[node] = {
-                "silent": next(iter(str(error).strip().splitlines()), type(error).__name__)
-            }
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            found[node] = {"silent": said[0]}
     return found
 
 

@@ -91,7 +91,9 @@ def execute(
             say(f"stopped {stopped} processes that a killed launcher left running")
         run.check_unlocked(_LET_GO if stopped else 0.0)
         if start.done and (result := run.result()):
-            _observe(config, result)
+            observers = observers_of(config.execution)
+            observers.begin(config.flat())
+            observers.end(result)
             last = f"round {config.experiment.rounds} was its last"
             say(f"{from_here(run.path)} is completed: {last}")
             return result
@@ -114,13 +116,6 @@ def execute(
         return result
 
 
-def _observe(config: RunConfig, result: Result) -> None:
-    """Tells the observers of a run that is done."""
-    observers = observers_of(config.execution)
-    observers.begin(config.flat())
-    observers.end(result)
-
-
 def _goes_on(e: Experiment, run: RunDirectory) -> str:
     """What is resumed, and from which round."""
     check_models(run, e)
@@ -129,9 +124,7 @@ def _goes_on(e: Experiment, run: RunDirectory) -> str:
         f"continuing {e.method} on {data_name(run, e)} in {from_here(run.path)}:"
         f" rounds {last + 1} to {e.rounds}"
     )
-    if e.rounds == saved.rounds:
-        return words
-    return f"{words} (it was to end at {saved.rounds})"
+    return words if e.rounds == saved.rounds else f"{words} (it was to end at {saved.rounds})"
 
 
 def _engine(start: Start, config: RunConfig, say: Say) -> Engine:

@@ -103,9 +103,8 @@ class FlwrCommand:
     def stream(self, run_id: str, log: BinaryIO) -> subprocess.Popen[bytes]:
         """A process that writes the run's log, from its beginning, to `log` until the run ends or
         the connection breaks."""
-        command = [tool("flwr"), "log", run_id, self.superlink, "--stream"]
         return subprocess.Popen(
-            command,
+            [tool("flwr"), "log", run_id, self.superlink, "--stream"],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -168,11 +168,8 @@ class LocalRun:
         e = self._config.experiment
         done = directory.last_round() if self._config.execution.resume else 0
         gone = e.left_by(done + 1)
-        nodes = [
-            {"partition-id": k, "num-partitions": e.clients}
-            for k in range(e.clients)
-            if k not in gone
-        ]
+        there = (k for k in range(e.clients) if k not in gone)
+        nodes = [{"partition-id": k, "num-partitions": e.clients} for k in there]
         config = dict(self._config.flat())
         grid = LocalGrid(client_app.app, nodes, config, replied)
         context = Context(

@@ -54,27 +54,10 @@ def _find(runs: list[dict[str, Any]], run_id: str | None, superlink: str) -> dic
 def _last(said: list[str]) -> RunStatus:
     """What the server said last of itself, but for damaged lines; of one that has not begun,
     nothing."""
-    nothing: RunStatus = {
-        "run": "a run",
-        "state": "running",
-        "reason": None,
-        "method": None,
-        "phase": None,
-        "round": 0,
-        "rounds": None,
-        "done": 0,
-        "of": 0,
-        "accuracy": None,
-        "seconds_left": None,
-        "written": None,
-        "host": None,
-        "clients": None,
-        "failures": 0,
-        "refused": 0,
-        "per_client": {},
-        "disk_used": None,
-        "disk_free": None,
-    }
+    there = [name for name in RunStatus.__annotations__ if name not in ("run_id", "nodes")]
+    counts: dict[str, Any] = dict.fromkeys(("round", "done", "of", "failures", "refused"), 0)
+    known = counts | {"run": "a run", "state": "running", "per_client": {}}
+    nothing = cast(RunStatus, dict.fromkeys(there) | known)
     for line in reversed(said):
         if line.startswith(STATUS_LINE):
             with contextlib.suppress(ValueError):

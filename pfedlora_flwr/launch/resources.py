@@ -54,16 +54,13 @@ class Resources:
     def words(self) -> str:
         """In a line."""
         where = f" on {counted(len(self.nodes), 'Ray node')}" if self.nodes else ""
-        gpus = (
-            f", {self.per_gpu} a GPU of {self.gpus}, each with {1 / self.per_gpu:.0%} of its memory"
-            if self.per_gpu
-            else ""
-        )
-        bound = (
-            f"; Flower trains at most {most_at_once()} clients at once here"
-            if most_at_once() < self.wanted
-            else ""
-        )
+        gpus = ""
+        if self.per_gpu:
+            part = f"{1 / self.per_gpu:.0%} of its memory"
+            gpus = f", {self.per_gpu} a GPU of {self.gpus}, each with {part}"
+        bound = ""
+        if most_at_once() < self.wanted:
+            bound = f"; Flower trains at most {most_at_once()} clients at once here"
         of = f" of {self.wanted}" if self.actors < self.wanted else ""
         return f"{counted(self.actors, 'actor')}{of}{where}{gpus}{bound}"
 
@@ -99,8 +96,7 @@ def check_engine(engine: str, x: Execution, at_once: int = 1) -> None:
 def fitting_engine(configs: Sequence[RunConfig]) -> str:
     """The local one where every run trains on this machine's CPU, else Flower."""
     gpu = torch.cuda.is_available() and any(c.experiment.device != "cpu" for c in configs)
-    elsewhere = gpu or any(address_of(c.execution) for c in configs)
-    return "flower" if elsewhere else "local"
+    return "flower" if gpu or any(address_of(c.execution) for c in configs) else "local"
 
 
 def device_here(config: RunConfig) -> torch.device | None:

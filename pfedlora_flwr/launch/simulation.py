@@ -102,27 +102,23 @@ class Simulation:
         Raises UserError if a node of the cluster cannot train its clients.
         """
         if not self.cluster:
-            return (
-                [f"trained by {self.resources.words()}"]
-                if self.resources.actors < self.resources.wanted
-                else []
-            )
-        nodes = self.resources.nodes
+            if self.resources.actors < self.resources.wanted:
+                return [f"trained by {self.resources.words()}"]
+            return []
         cluster.check_nodes(
             self.cluster,
-            nodes,
+            self.resources.nodes,
             self.config,
             self._for_workers(),
             [self.directory.logs, made(cache_root())],
         )
-        told = (
-            ""
-            if self.config.execution.ray
-            else (
+        if self.config.execution.ray:
+            told = ""
+        else:
+            told = (
                 f"{cluster.ADDRESS} is set ({cluster.ADDRESS}={cluster.PRIVATE} keeps to this"
                 " machine): "
             )
-        )
         return [f"{told}joins the Ray cluster at {self.cluster}: {self.resources.words()}"]
 
     def run(self, show: Callable[[Row | None, SoFar], None]) -> None:
@@ -157,11 +153,8 @@ class Simulation:
             left = cluster.find_nodes(self.cluster)
         except UserError:  # the run's own reason says more
             return ""
-        gone = [
-            node.name
-            for node in self.resources.nodes
-            if node.id not in {other.id for other in left}
-        ]
+        there = {other.id for other in left}
+        gone = [node.name for node in self.resources.nodes if node.id not in there]
         return f"the Ray node {', '.join(gone)} is gone" if gone and left else worker
 
     @property
@@ -284,11 +277,9 @@ class Simulation:
 
     def _share(self) -> dict[str, str]:
         """What each actor may take of its GPU's memory, of what we may."""
-        return (
-            {GPU_SHARE: str(memory_share() / self.resources.per_gpu)}
-            if self.resources.per_gpu
-            else {}
-        )
+        if self.resources.per_gpu:
+            return {GPU_SHARE: str(memory_share() / self.resources.per_gpu)}
+        return {}
 
 
 @contextlib.contextmanager

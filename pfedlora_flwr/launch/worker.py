@@ -55,11 +55,10 @@ def shares(count: int) -> list[Share]:
     there are fewer."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = (
-        [str(i) for i in range(torch.cuda.device_count())]
-        if visible is None
-        else [name for name in visible.split(",") if name]
-    )
+    if visible is None:
+        gpus = [str(i) for i in range(torch.cuda.device_count())]
+    else:
+        gpus = [name for name in visible.split(",") if name]
 
     def share(i: int) -> Share:
         own = tuple(cores[i::count]) if len(cores) >= count else ()

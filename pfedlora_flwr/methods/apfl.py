@@ -56,9 +56,6 @@ class APFL(FedAvg):
     title = "APFL"
     paper = "Deng et al. 2020, arXiv 2003.13461"
     idea = "A private model, mixed with a global one by a weight that each client learns"
-    shares = "whole model"
-    merges = "mean"
-    assumes = "one architecture"
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):

@@ -8,13 +8,20 @@ reporters' last rows, with `clients` int64 [r] before them."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import (
+    ByClient,
+    Method,
+    Predictors,
+    Refused,
+    Tensors,
+    Upload,
+    check_layout,
+)
 from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -72,20 +79,16 @@ def by_class(received: Tensors, classes: int) -> tuple[Tensor, Tensor]:
     [classes], 1.0 or 0.0."""
     means = received["means"]
     table = means.new_zeros(classes, means.shape[1]).index_copy_(0, received["classes"], means)
-    known = means.new_zeros(classes).index_fill_(0, received["classes"], 1.0)
-    return table, known
+    return table, means.new_zeros(classes).index_fill_(0, received["classes"], 1.0)
 
 
-def nearest(
-    model: ClientModel, received: Tensors, classes: int
-) -> dict[str, Callable[[Tensor], Tensor]]:
+def nearest(model: ClientModel, received: Tensors, classes: int) -> Predictors:
     """`prototype`: scores of inputs by the received prototypes, the nearer the higher,
     [B, classes]; −∞ for a class that has none. Nothing before the first have arrived."""
     table, known = by_class(received, classes)
 
     def scores(inputs: Tensor) -> Tensor:
-        distance = torch.cdist(model.encode(inputs), table)
-        return torch.where(known > 0, -distance, -torch.inf)
+        return torch.where(known > 0, -torch.cdist(model.encode(inputs), table), -torch.inf)
 
     return {"prototype": scores} if len(received["classes"]) else {}
 
@@ -97,7 +100,7 @@ def no_reports(width: int, *, counts: bool) -> Tensors:
     return table | {"counts": ids["counts"]} if counts else table
 
 
-def remember(state: Tensors, uploads: Mapping[int, Upload]) -> Tensors:
+def remember(state: Tensors, uploads: ByClient) -> Tensors:
     """The table with the uploads' rows in the place of these clients' last ones; by client, then by
     class."""
     kept = ~torch.isin(state["clients"], torch.tensor(list(uploads)))
@@ -145,6 +148,22 @@ def check_counts(counts: Tensor, samples: int) -> None:
             f"counts are {counts[:20].tolist()}, expected numbers ≥ 1 that sum to its"
             f" {samples} samples"
         )
+
+
+class Remembered(Method):
+    """Those whose server remembers each client's last report."""
+
+    merges = "class means"
+    averages_rows = True
+
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
+        return remember(state, uploads)
+
+    def check(self, upload: Upload, state: Tensors, client: int) -> None:
+        check_report(upload.tensors, state, self.classes)
+
+    def largest_upload(self, state: Tensors) -> int:
+        return largest_report(state, self.classes)
 
 
 def largest_report(state: Tensors, classes: int) -> int:

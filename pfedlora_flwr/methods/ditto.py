@@ -28,9 +28,6 @@ class Ditto(FedAvg):
     title = "Ditto"
     paper = "Li et al., ICML 2021, arXiv 2012.04221"
     idea = "A private model held near a global one, which FedAvg trains beside it"
-    shares = "whole model"
-    merges = "mean"
-    assumes = "one architecture"
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):

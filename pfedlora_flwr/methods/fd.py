@@ -7,7 +7,6 @@ the *other* clients' F̄_{j,y}."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -16,19 +15,17 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
     ClassMeans,
+    Remembered,
     by_class,
-    check_report,
-    largest_report,
     merged_rows,
     no_reports,
-    remember,
 )
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import HOLDS, Method, Tensors, Upload
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class FD(Method):
+class FD(Remembered):
     """Algorithm 1 of the paper; the server remembers each client's last means, so a client may miss
     rounds."""
 
@@ -37,10 +34,8 @@ class FD(Method):
     idea = "Each class's logits are pulled towards the other clients' mean logits of the class"
     class_rows = ("classes", "means")
     shares = "mean logits of the classes held"
-    merges = "class means"
-    assumes = "the server may know which classes a client holds"
+    assumes = HOLDS
     returns_own = False
-    averages_rows = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -69,19 +64,8 @@ class FD(Method):
             logits = model(inputs)
             means.add(logits, labels)  # F̄_{k,y} is taken while the model trains, over all epochs
             distilled = cross_entropy(logits, soft[labels], reduction="none")  # [B]
-            return (
-                cross_entropy(logits, labels)
-                + self.options.lambda_ * (known[labels] * distilled).mean()
-            )
+            distance = (known[labels] * distilled).mean()
+            return cross_entropy(logits, labels) + self.options.lambda_ * distance
 
         visit.sgd("model", model.parameters(), loss, data)
         return Upload(means.tensors(), len(data))
-
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return remember(state, uploads)
-
-    def check(self, upload: Upload, state: Tensors, client: int) -> None:
-        check_report(upload.tensors, state, self.classes)
-
-    def largest_upload(self, state: Tensors) -> int:
-        return largest_report(state, self.classes)

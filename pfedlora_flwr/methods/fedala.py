@@ -64,9 +64,6 @@ class FedALA(FedAvg):
     title = "FedALA"
     paper = "Zhang et al., AAAI 2023, arXiv 2212.01197"
     idea = "FedAvg, each visit starting from an element-wise learned mix of own and received model"
-    shares = "whole model"
-    merges = "mean"
-    assumes = "one architecture"
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):
@@ -149,8 +146,7 @@ class FedALA(FedAvg):
     def some(self, data: Samples, visit: Visit) -> Samples:
         """A random share s of the samples, at least one."""
         count = max(1, int(self.options.share * len(data)))
-        order = torch.randperm(len(data), generator=visit.generator)[:count]
-        index = order.to(data.labels.device)
+        index = torch.randperm(len(data), generator=visit.generator)[:count].to(data.labels.device)
         known = (data.known[0], data.known[1][index]) if data.known else None
         return replace(data, inputs=data.inputs[index], labels=data.labels[index], known=known)
 

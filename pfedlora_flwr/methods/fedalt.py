@@ -6,14 +6,12 @@ the other clients'; G_k is its mixer, which weighs the two by the input x of a l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import nn
 
 from pfedlora_flwr.methods.fedit import SingleUploads
 from pfedlora_flwr.methods.lora_factors import A, B, is_factor, load_some, mean_of_heads
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models.lora_layers import FIRST, REST, add_gated, open_gates
@@ -38,7 +36,6 @@ class FedALT(SingleUploads):
     idea = "A private LoRA and a frozen mean of the others' are weighed by a trained gate"
     shares = "up: LoRA's A and B; down: the means of the others'"
     merges = "mean of the others'"
-    assumes = "one base and one rank, `train=lora`"
     returns_own = False
     sends = (f"{A}{FIRST}.", f"{B}{FIRST}.")
 
@@ -73,7 +70,7 @@ class FedALT(SingleUploads):
         train_locally(model, data, visit)
         return Upload(self.shared(model), len(data))
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         last = sorted((reported(state) | dict(uploads)).items())
         numbers = {CLIENTS: [k for k, _ in last], SAMPLES: [one.samples for _, one in last]}
         stacked = {
@@ -81,9 +78,7 @@ class FedALT(SingleUploads):
         }
         return {name: torch.tensor(of) for name, of in numbers.items()} | stacked
 
-    def aggregation_error(
-        self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
-    ) -> float | None:
+    def aggregation_error(self, uploads: ByClient, before: Tensors, after: Tensors) -> float | None:
         """None: each client has its own mean."""
         return None
 

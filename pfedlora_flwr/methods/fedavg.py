@@ -6,20 +6,17 @@ own last visit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from torch import Tensor
-
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.averaged import Averaged
+from pfedlora_flwr.methods.method import Predictors, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
-from pfedlora_flwr.methods.tensors import rebuilt, weighted_mean
+from pfedlora_flwr.methods.tensors import rebuilt
 from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class FedAvg(Method):
+class FedAvg(Averaged):
     """Algorithm 1 of the paper: the whole model down, local SGD, the whole model up, the weighted
     mean."""
 
@@ -27,9 +24,7 @@ class FedAvg(Method):
     paper = "McMahan et al., AISTATS 2017, arXiv 1602.05629"
     idea = "One model for all, averaged; a client uses the one that it trained last"
     shares = "whole model"
-    merges = "mean"
     assumes = "one architecture"
-    averages = True
     one_model = True
 
     def state_init(self, seed: int) -> Tensors:
@@ -51,12 +46,7 @@ class FedAvg(Method):
         """Sets what `shared` names."""
         load_kept(model, received)
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return weighted_mean(uploads)
-
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         device = next(iter(received.values())).device
         return {"global": self.received_model(received).eval().to(device)}
 

@@ -47,9 +47,6 @@ class FedBABU(FedPer):
         "The extractor is averaged before one fixed random last layer; each client fine-tunes both"
         " for itself"
     )
-    shares = "extractor"
-    merges = "mean"
-    assumes = "one architecture"
 
     @dataclass(frozen=True)
     class Options(FedPer.Options):

@@ -6,13 +6,10 @@ running statistics stay with the client. Without such layers this is FedAvg, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from pfedlora_flwr.methods.fedavg import FedAvg
-from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.methods.method import Predictors, Tensors
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
@@ -25,7 +22,6 @@ class FedBN(FedAvg):
     paper = "Li et al., ICLR 2021, arXiv 2102.07623"
     idea = "FedAvg, with batch normalisation private"
     shares = "whole model but batch normalisation"
-    merges = "mean"
     assumes = "one architecture, with batch normalisation"
 
     def remarks(self) -> list[str]:
@@ -46,9 +42,7 @@ class FedBN(FedAvg):
     def load(self, model: ClientModel, received: Tensors) -> None:
         super().load(model, kept(model) | received)
 
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         """None: what is shared is no whole model."""
         return {}
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.fedit import FedIT
 from pfedlora_flwr.methods.lora_factors import A, B, held, load_some
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import Predictors, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.lora_layers import FIRST, LOCAL, add_second, cut_off, mix
 from pfedlora_flwr.models.model import ClientModel
@@ -30,8 +30,6 @@ class FedDPA(FedIT):
     paper = "Yang et al., NeurIPS 2024, arXiv 2403.19211"
     idea = "A global and a private LoRA are trained in turn; their mixture predicts"
     shares = "the global LoRA's A and B"
-    merges = "mean"
-    assumes = "one base and one rank, `train=lora`"
     sends = (f"{A}{FIRST}.", f"{B}{FIRST}.")
 
     @dataclass(frozen=True)
@@ -64,9 +62,7 @@ class FedDPA(FedIT):
         mix(model, self.mixture)
         return Upload(self.shared(model), len(data))
 
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         def alone(which: str) -> Callable[[Tensor], Tensor]:
             def predict(inputs: Tensor) -> Tensor:
                 mix(model, {which: 1.0})

@@ -5,11 +5,9 @@ Symbols: B̄ = Σ p_k B_k and Ā = Σ p_k A_k; R is what their product has misse
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pfedlora_flwr.methods.lora_factors import A, added, truncated
 from pfedlora_flwr.methods.lora_residual import LoraResidual, grown
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors
 from pfedlora_flwr.methods.tensors import weighted_mean
 
 
@@ -22,15 +20,13 @@ class FedExLoRA(LoraResidual):
     idea = "FedIT, and the error of its means is added to the frozen weights"
     shares = "LoRA's A and B; down: also the errors of their means so far"
     merges = "mean, and its error"
-    assumes = "one base and one rank, `train=lora`"
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         means, shares = weighted_mean(uploads), self.shares_of(uploads)
         merged = dict(means)
         of_means = self.products(means, self.state_scale)
         rank = (len(uploads) - 1) * len(next(t for name, t in means.items() if A in name))
         for layer, place in enumerate(self.places):
             terms = [(share, products[layer]) for share, products in shares]
-            missed = truncated(added([*terms, (-1.0, of_means[layer])]), rank)
-            merged |= grown(state, place, missed)
+            merged |= grown(state, place, truncated(added([*terms, (-1.0, of_means[layer])]), rank))
         return merged

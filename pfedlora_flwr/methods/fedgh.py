@@ -7,7 +7,7 @@ the place of every client's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,7 +22,15 @@ from pfedlora_flwr.methods.class_means import (
     no_reports,
 )
 from pfedlora_flwr.methods.last_layer import shared_last_layer
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import (
+    HOLDS,
+    ONE_WIDTH,
+    ByClient,
+    Method,
+    Predictors,
+    Tensors,
+    Upload,
+)
 from pfedlora_flwr.methods.server_training import ServerOptions, stacked, train
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import tensors_of
@@ -44,10 +52,7 @@ class FedGH(Method):
     class_rows: ClassVar[tuple[str, ...]] = ("classes", "means")
     shares = "mean representations up, last layer down"
     merges = "server-trained"
-    assumes = (
-        "equal representation widths (necks provide them); the server may know which classes a"
-        " client holds"
-    )
+    assumes = f"{ONE_WIDTH}; {HOLDS}"
     one_width = True
 
     @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class FedGH(Method):
         train_locally(model, data, visit)
         return Upload(local_prototypes(model, self.classes, data, visit).tensors(), len(data))
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """θ ← θ − η_s ∇CE(θ(R̄_{k,c}), c) over the round's class means."""
         reports = stacked(uploads)
         return self.train_header(state, reports["means"], reports["classes"], cross_entropy, round)
@@ -85,13 +90,12 @@ class FedGH(Method):
         with seeded(0):  # what is drawn here is overwritten
             header = nn.Linear(width, classes, bias="bias" in state)
         header.load_state_dict(state)
-        generator = torch_generator(self.experiment.seed, "header", round=round)
         train(
             header,
             lambda index: loss_of(header(inputs[index]), targets[index]),
             len(inputs),
             self.options,
-            generator,
+            torch_generator(self.experiment.seed, "header", round=round),
         )
         return tensors_of(header)
 
@@ -103,9 +107,7 @@ class FedGH(Method):
     def largest_upload(self, state: Tensors) -> int:
         return largest_report(no_reports(state["weight"].shape[1], counts=False), self.classes)
 
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         """The client's extractor under the global header as it arrived."""
         return {
             "global-header": lambda inputs: linear(

@@ -3,10 +3,10 @@ Federated Instruction Tuning (ICASSP 2024)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import ClassVar
 
+from pfedlora_flwr.methods.averaged import Averaged
 from pfedlora_flwr.methods.lora_factors import (
     A,
     B,
@@ -16,9 +16,8 @@ from pfedlora_flwr.methods.lora_factors import (
     products,
     scale_of,
 )
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import ByClient, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.standalone import train_locally
-from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.spec import ModelSpec
@@ -26,16 +25,14 @@ from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class FedIT(Method):
+class FedIT(Averaged):
     """FedAvg of LoRA's factors: A ← Σ p_k A_k, B ← Σ p_k B_k."""
 
     title = "FedIT"
     paper = "Zhang et al., ICASSP 2024, arXiv 2305.05644"
     idea = "LoRA's two factors are averaged, each by itself"
     shares = "LoRA's A and B"
-    merges = "mean"
     assumes = "one base and one rank, `train=lora`"
-    averages = True
     one_model = True
     shares_lora = True
     sends: ClassVar[tuple[str, ...]] = (A, B)
@@ -70,18 +67,13 @@ class FedIT(Method):
         train_locally(model, data, visit)
         return Upload(self.shared(model), len(data))
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return weighted_mean(uploads)
-
-    def aggregation_error(
-        self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
-    ) -> float | None:
+    def aggregation_error(self, uploads: ByClient, before: Tensors, after: Tensors) -> float | None:
         scale = self.state_scale
         return error(
             self.shares_of(uploads), self.products(before, scale), self.products(after, scale)
         )
 
-    def shares_of(self, uploads: Mapping[int, Upload]) -> list[tuple[float, list[Product]]]:
+    def shares_of(self, uploads: ByClient) -> list[tuple[float, list[Product]]]:
         """By upload: p_k, and s_k B_k and A_k of each layer."""
         total = sum(upload.samples for upload in uploads.values())
         return [

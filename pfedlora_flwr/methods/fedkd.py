@@ -8,7 +8,6 @@ student's parameters and θ₀ their initial values, which both ends make from t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,7 +16,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_layout, root_mean_square
+from pfedlora_flwr.methods.method import (
+    SMALL,
+    ByClient,
+    Method,
+    Tensors,
+    Upload,
+    check_layout,
+    root_mean_square,
+)
 from pfedlora_flwr.methods.mutual import kl, received_model, small_model
 from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models.kept import kept
@@ -52,7 +59,7 @@ class FedKD(Method):
     )
     shares = "compressed change of the small model"
     merges = "mean"
-    assumes = "a small model of a known architecture: the federation's smallest"
+    assumes = SMALL
     shares_small = True
 
     @dataclass(frozen=True)
@@ -104,7 +111,7 @@ class FedKD(Method):
         update = {name: t - start[name] for name, t in kept(student).items()}
         return Upload(compress(update, self.energy(visit.round)), len(data))
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """θ ← θ̂ + Σ n_k/n · update_k, compressed for the next round's clients."""
         initial = self.initial
         updates = {
@@ -154,11 +161,9 @@ class FedKD(Method):
 
     def energy(self, round: int) -> float:
         """The threshold of `round`: rises linearly from the first round to the last."""
-        start, end, last = (
-            self.options.energy_start,
-            self.options.energy_end,
-            self.experiment.rounds,
-        )
+        start = self.options.energy_start
+        end = self.options.energy_end
+        last = self.experiment.rounds
         return start + (end - start) * min(round - 1, last - 1) / max(1, last - 1)
 
 

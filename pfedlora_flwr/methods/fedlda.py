@@ -27,12 +27,6 @@ class FedLDA(Shrunk):
         "Linear discriminant analysis by the means and the one covariance of all clients' samples,"
         " in one round and without training"
     )
-    shares = "counts and sums of representations, of the classes held, and one second moment"
-    merges = "sums"
-    assumes = (
-        "frozen encoders with normalised representations of one width; the server may know which"
-        " classes a client holds, the number of samples of each, and their sums"
-    )
     usual = 0.5
 
     choices = (0.05, 0.2, 0.35, 0.5, 0.75)

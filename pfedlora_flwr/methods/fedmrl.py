@@ -8,7 +8,6 @@ R nests like a Matryoshka doll: G's last layer takes its first d1 numbers, F_k's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,8 +16,8 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
-from pfedlora_flwr.methods.tensors import weighted_mean
+from pfedlora_flwr.methods.averaged import Averaged
+from pfedlora_flwr.methods.method import SMALL, Method, Predictors, Tensors, Upload
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
 from pfedlora_flwr.models.kept import kept, load_kept
@@ -46,7 +45,7 @@ class Matryoshka(Composite):
         return self.small.last_layer()(representation[:, : self.small.width])
 
 
-class FedMRL(Method):
+class FedMRL(Averaged):
     """The paper's method, as docs/fidelity.md says from which sources."""
 
     title = "FedMRL"
@@ -57,11 +56,7 @@ class FedMRL(Method):
     )
     shares = "small model with a narrow representation"
     merges = "mean, composite"
-    assumes = (
-        "a small model of a known architecture: the federation's smallest; all representations at"
-        " least as wide as its own"
-    )
-    averages = True
+    assumes = f"{SMALL}; all representations at least as wide as its own"
     shares_small = True
 
     @dataclass(frozen=True)
@@ -107,13 +102,7 @@ class FedMRL(Method):
         visit.sgd("model", model.parameters(), loss, data)
         return Upload(kept(model.small), len(data))  # θ_k^t goes up, ω_k^t and P_k^t stay
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
-        return weighted_mean(uploads)
-
-    def other_predictors(
-        self, model: Matryoshka, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: Matryoshka, received: Tensors) -> Predictors:
         """The small last layer on its part of R, and each model without the other."""
         return {
             "mix-small": lambda inputs: model.small_head(model.encode(inputs)),

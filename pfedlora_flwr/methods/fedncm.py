@@ -19,7 +19,6 @@ class FedNCM(OfSums):
         " training"
     )
     shares = "counts and sums of representations, of the classes held"
-    merges = "sums"
     assumes = (
         "frozen encoders with normalised representations of one width; the server may know which"
         " classes a client holds, the number of samples of each, and their sum"

@@ -15,7 +15,7 @@ from torch.nn.functional import cosine_similarity, normalize, one_hot
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import by_class
 from pfedlora_flwr.methods.fedtgp import FedTGP
-from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.methods.method import Predictors, Tensors
 from pfedlora_flwr.methods.server_training import ServerOptions
 from pfedlora_flwr.models.model import ClientModel
 
@@ -29,12 +29,6 @@ class FedORGP(FedTGP):
     idea = (
         "Like FedTGP, with angles: prototypes are aligned with their own class's reports and"
         " orthogonal to the others'"
-    )
-    shares = "mean representations up, prototypes down"
-    merges = "server-trained"
-    assumes = (
-        "equal representation widths (necks provide them); the server may know which classes a"
-        " client holds"
     )
 
     @dataclass(frozen=True)
@@ -63,18 +57,13 @@ class FedORGP(FedTGP):
 
         return loss
 
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         """The global prototype at the smallest angle; none before the first have arrived."""
         table, known = by_class(received, self.classes)
         # a cosine is ≥ −1
-        scores = {
-            "prototype": (
-                lambda inputs: cosines_of(model.encode(inputs), table).where(known > 0, -2.0)
-            )
-        }
-        return scores if len(received["classes"]) else {}
+        if not len(received["classes"]):
+            return {}
+        return {"prototype": lambda x: cosines_of(model.encode(x), table).where(known > 0, -2.0)}
 
 
 def cosines_of(left: Tensor, right: Tensor) -> Tensor:

@@ -6,27 +6,23 @@ one (K_P = 1)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.averaged import Averaged
+from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
-from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class FedPer(Method):
+class FedPer(Averaged):
     """Algorithms 1 and 2 of the paper: both parts are trained together, the base is averaged."""
 
     title = "FedPer"
     paper = "Arivazhagan et al. 2019, arXiv 1912.00818"
     idea = "Everything before the last layer is averaged, the last layer is private"
     shares = "extractor"
-    merges = "mean"
     assumes = "one architecture"
-    averages = True
     one_model = True
 
     def state_init(self, seed: int) -> Tensors:
@@ -54,6 +50,3 @@ class FedPer(Method):
     def train(self, model: ClientModel, data: Samples, visit: Visit) -> None:
         """Both parts together."""
         train_locally(model, data, visit)
-
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return weighted_mean(uploads)

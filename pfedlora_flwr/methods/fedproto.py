@@ -6,7 +6,6 @@ mean R of its |D_{k,j}| samples; C̄^{(j)} is the global prototype."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -14,22 +13,20 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
+    Remembered,
     by_class,
     check_counts,
-    check_report,
-    largest_report,
     local_prototypes,
     merged_rows,
     nearest,
     no_reports,
-    remember,
 )
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import HOLDS, ONE_WIDTH, Method, Predictors, Tensors, Upload
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class FedProto(Method):
+class FedProto(Remembered):
     """Algorithm 1 of the paper; the server remembers each client's last prototypes, so a client may
     miss rounds."""
 
@@ -41,13 +38,8 @@ class FedProto(Method):
     )
     class_rows = ("classes", "means", "counts")
     shares = "mean representations of the classes held, and their counts"
-    merges = "class means"
-    assumes = (
-        "equal representation widths (necks provide them); the server may know which classes a"
-        " client holds, and the number of samples of each"
-    )
+    assumes = f"{ONE_WIDTH}; {HOLDS}, and the number of samples of each"
     one_width = True
-    averages_rows = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -59,8 +51,7 @@ class FedProto(Method):
         )
 
     def state_init(self, seed: int) -> Tensors:
-        width = self.shared_width
-        return no_reports(width, counts=True)
+        return no_reports(self.shared_width, counts=True)
 
     def download(self, state: Tensors, client: int, round: int) -> Tensors:
         """C̄^{(j)} of every class that anyone has reported: the mean over all reporters' last
@@ -86,18 +77,10 @@ class FedProto(Method):
         report = own.tensors()
         return Upload(report | {"counts": own.weights[report["classes"]].long()}, len(data))
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return remember(state, uploads)
-
     def check(self, upload: Upload, state: Tensors, client: int) -> None:
-        check_report(upload.tensors, state, self.classes)
+        super().check(upload, state, client)
         check_counts(upload.tensors["counts"], upload.samples)
 
-    def largest_upload(self, state: Tensors) -> int:
-        return largest_report(state, self.classes)
-
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         """The nearest of the global prototypes that arrived; none before the first have."""
         return nearest(model, received, self.classes)

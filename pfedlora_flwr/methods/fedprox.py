@@ -26,9 +26,6 @@ class FedProx(FedAvg):
     title = "FedProx"
     paper = "Li et al., MLSys 2020, arXiv 1812.06127"
     idea = "FedAvg, each local model held near the received one"
-    shares = "whole model"
-    merges = "mean"
-    assumes = "one architecture"
 
     @dataclass(frozen=True)
     class Options(FedAvg.Options):

@@ -7,7 +7,6 @@ header."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -16,7 +15,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.methods.fedgh import FedGH
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import ByClient, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.server_training import ServerOptions
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -33,11 +32,6 @@ class FedRE(FedGH):
     idea = "Like FedGH, from one random mixture of a client's class means and its mixed label"
     class_rows: ClassVar[tuple[str, ...]] = ("label",)
     shares = "one vector and its label up, last layer down"
-    merges = "server-trained"
-    assumes = (
-        "equal representation widths (necks provide them); the server may know which classes a"
-        " client holds"
-    )
 
     @dataclass(frozen=True)
     class Options(ServerOptions):
@@ -58,7 +52,7 @@ class FedRE(FedGH):
             {"representation": (weights[:, None] * means).sum(0), "label": label}, len(data)
         )
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """θ ← θ − η_s ∇ Σ_k −Σ_c ỹ_{k,c} log softmax(θ(r̃_k))_c, the sum, not the mean, over the
         vectors of a batch."""
         inputs, targets = (

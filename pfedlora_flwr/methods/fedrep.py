@@ -27,9 +27,6 @@ class FedRep(FedPer):
     title = "FedRep"
     paper = "Collins et al., ICML 2021, arXiv 2102.07078"
     idea = "The private head is trained first, then the shared extractor before it"
-    shares = "extractor"
-    merges = "mean"
-    assumes = "one architecture"
 
     @dataclass(frozen=True)
     class Options(FedPer.Options):

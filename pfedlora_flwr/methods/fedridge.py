@@ -28,12 +28,6 @@ class FedRidge(Shrunk):
         "The ridge regression of all clients' samples on their classes, exactly, in one round and"
         " without training"
     )
-    shares = "counts and sums of representations, of the classes held, and one second moment"
-    merges = "sums"
-    assumes = (
-        "frozen encoders with normalised representations of one width; the server may know which"
-        " classes a client holds, the number of samples of each, and their sums"
-    )
     usual = 0.001
 
     @classmethod

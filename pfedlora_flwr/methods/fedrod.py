@@ -8,16 +8,17 @@ Clients of one model share θ and ψ, as in the paper; clients of different mode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
+from pfedlora_flwr.methods.averaged import Averaged
 from pfedlora_flwr.methods.last_layer import shared_last_layer
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
-from pfedlora_flwr.methods.tensors import rebuilt, tensors_of, weighted_mean
+from pfedlora_flwr.methods.method import ONE_WIDTH, Predictors, Tensors, Upload
+from pfedlora_flwr.methods.tensors import rebuilt, tensors_of
 from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.model import ClientModel
@@ -50,7 +51,7 @@ class TwoHeads(nn.Module):
         return self.model.with_last(both).train(self.training)
 
 
-class FedRoD(Method):
+class FedRoD(Averaged):
     """The paper's method with a linear personalised head, which is trained and not made by a
     hypernetwork."""
 
@@ -61,9 +62,7 @@ class FedRoD(Method):
         " added to its logits"
     )
     shares = "whole model, or the generic last layer of different models"
-    merges = "mean"
-    assumes = "equal representation widths (necks provide them)"
-    averages = True
+    assumes = ONE_WIDTH
     one_width = True
 
     @cached_property
@@ -101,12 +100,7 @@ class FedRoD(Method):
         visit.sgd("model", model.parameters(), loss, data)
         return Upload(self.shared(model.model), len(data))  # φ_k stays
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return weighted_mean(uploads)
-
-    def other_predictors(
-        self, model: TwoHeads, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: TwoHeads, received: Tensors) -> Predictors:
         """The generic predictor as it arrived."""
         return {"generic": self.generic(received, model.model)}
 

@@ -3,11 +3,9 @@ Federated Learning (ICLR 2025)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pfedlora_flwr.methods.fedit import FedIT
 from pfedlora_flwr.methods.lora_factors import A
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors
 
 
 class FedSALoRA(FedIT):
@@ -17,12 +15,8 @@ class FedSALoRA(FedIT):
     paper = "Guo et al., ICLR 2025, arXiv 2410.01463"
     idea = "LoRA's A is averaged, B is private"
     shares = "LoRA's A"
-    merges = "mean"
-    assumes = "one base and one rank, `train=lora`"
     sends = (A,)
 
-    def aggregation_error(
-        self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
-    ) -> float | None:
+    def aggregation_error(self, uploads: ByClient, before: Tensors, after: Tensors) -> float | None:
         """None: there is no common product that a mean could miss."""
         return None

@@ -8,7 +8,6 @@ the global one."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,22 +15,20 @@ from torch import Tensor
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
+    Remembered,
     by_class,
-    check_report,
-    largest_report,
     merged_rows,
     no_reports,
-    remember,
 )
 from pfedlora_flwr.methods.last_layer import shared_last_layer
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import HOLDS, ONE_WIDTH, Method, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class FedSSA(Method):
+class FedSSA(Remembered):
     """Algorithm 1 of the paper; the server remembers each client's last rows, so a client may miss
     rounds."""
 
@@ -43,13 +40,8 @@ class FedSSA(Method):
     )
     class_rows = ("classes", "means")
     shares = "last layer's rows of the classes held"
-    merges = "class means"
-    assumes = (
-        "equal representation widths (necks provide them); the server may know which classes a"
-        " client holds"
-    )
+    assumes = f"{ONE_WIDTH}; {HOLDS}"
     one_width = True
-    averages_rows = True
 
     @dataclass(frozen=True)
     class Options(Method.Options):
@@ -87,15 +79,6 @@ class FedSSA(Method):
         train_locally(model, data, visit)
         classes = data.labels.unique()  # ascending
         return Upload({"classes": classes, "means": rows_of(model)[classes]}, len(data))
-
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return remember(state, uploads)
-
-    def check(self, upload: Upload, state: Tensors, client: int) -> None:
-        check_report(upload.tensors, state, self.classes)
-
-    def largest_upload(self, state: Tensors) -> int:
-        return largest_report(state, self.classes)
 
     def own_weight(self, round: int) -> float:
         """μ_t = μ₀ cos(π t / (2 T_stable)) up to t = T_stable, then 0; the first round is t = 0."""

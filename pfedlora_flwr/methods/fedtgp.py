@@ -8,7 +8,7 @@ is the margin that it keeps between classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +24,15 @@ from pfedlora_flwr.methods.class_means import (
     local_prototypes,
     nearest,
 )
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import (
+    HOLDS,
+    ONE_WIDTH,
+    ByClient,
+    Method,
+    Predictors,
+    Tensors,
+    Upload,
+)
 from pfedlora_flwr.methods.server_training import ServerOptions, stacked, train
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.model import ClientModel
@@ -55,10 +63,7 @@ class FedTGP(Method):
     class_rows = ("classes", "means")
     shares = "mean representations up, prototypes down"
     merges = "server-trained"
-    assumes = (
-        "equal representation widths (necks provide them); the server may know which classes a"
-        " client holds"
-    )
+    assumes = f"{ONE_WIDTH}; {HOLDS}"
     one_width = True
 
     @dataclass(frozen=True)
@@ -93,11 +98,8 @@ class FedTGP(Method):
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             representation = model.encode(inputs)  # R, [B, d]
             own = cross_entropy(model.last_layer()(representation), labels)
-            return (
-                own
-                + self.options.lambda_
-                * (known[labels] * self.pull(representation, table[labels])).mean()
-            )
+            apart = known[labels] * self.pull(representation, table[labels])
+            return own + self.options.lambda_ * apart.mean()
 
         visit.sgd("model", model.parameters(), loss, data)
         return Upload(local_prototypes(model, self.classes, data, visit).tensors(), len(data))
@@ -107,7 +109,7 @@ class FedTGP(Method):
         [B]."""
         return (representation - prototype).square().mean(1)
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """The net, trained on the round's reports {(P_i, y_i)}."""
         reports = stacked(uploads)
         means, labels = reports["means"], reports["classes"]
@@ -157,9 +159,7 @@ class FedTGP(Method):
     def largest_upload(self, state: Tensors) -> int:
         return largest_report(self.download(state, 0, 0), self.classes)
 
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         """The nearest of the global prototypes that arrived; none before the first have."""
         return nearest(model, received, self.classes)
 

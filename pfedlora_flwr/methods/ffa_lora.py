@@ -22,8 +22,6 @@ class FFALoRA(FedIT):
     paper = "Sun et al., ICLR 2024, arXiv 2403.12313"
     idea = "LoRA's A is drawn once for all and frozen, B alone is trained and averaged"
     shares = "LoRA's B"
-    merges = "mean"
-    assumes = "one base and one rank, `train=lora`"
     sends = (B,)
 
     def private_init(self, client: int, seed: int) -> nn.Module:

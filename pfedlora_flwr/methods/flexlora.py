@@ -5,7 +5,6 @@ Symbols: client k has rank r_k and scale s_k = α_k/r_k; p_k is its share of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +25,7 @@ from pfedlora_flwr.methods.lora_factors import (
     scale_of,
     truncated,
 )
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors
 from pfedlora_flwr.rng import seeded
 
 
@@ -95,7 +94,7 @@ class FlexLoRA(FedIT):
     def largest_upload(self, state: Tensors) -> int:
         return sum(t.nbytes for t in state.values())
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         merged, shares = dict(state), self.shares_of(uploads)
         for layer, name in enumerate(name for name in state if A in name):
             wanted = added([(share, products[layer]) for share, products in shares])

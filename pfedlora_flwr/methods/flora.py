@@ -5,8 +5,6 @@ Symbols: client k has rank r_k and scale s_k = α_k/r_k; p_k is its share of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods.lora_factors import (
@@ -16,7 +14,7 @@ from pfedlora_flwr.methods.lora_factors import (
     mean_of_heads,
 )
 from pfedlora_flwr.methods.lora_residual import LoraResidual, grown
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors
 from pfedlora_flwr.models.lora import FOLDER
 from pfedlora_flwr.models.lora_layers import draw
 from pfedlora_flwr.models.model import ClientModel
@@ -61,7 +59,7 @@ class FLoRA(LoraResidual):
         with seeded(derive(self.experiment.seed, "flora", visit.client, visit.round)):
             draw(model, self.model_of(visit.client).lora_init)
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         shares = self.shares_of(uploads)
         merged = mean_of_heads(uploads)
         for layer, place in enumerate(self.places):

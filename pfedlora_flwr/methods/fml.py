@@ -5,32 +5,29 @@ model) comes from the server, learns with the local one, and goes back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.averaged import Averaged
+from pfedlora_flwr.methods.method import SMALL, Method, Tensors, Upload
 from pfedlora_flwr.methods.mutual import kl, received_model, small_model
-from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class FML(Method):
+class FML(Averaged):
     """Algorithm 1 of the paper."""
 
     title = "FML"
     paper = "Shen et al. 2020, arXiv 2006.16765"
     idea = "The client's own model and a small shared model learn from each other's predictions"
     shares = "small model"
-    merges = "mean"
-    assumes = "a small model of a known architecture: the federation's smallest"
-    averages = True
+    assumes = SMALL
     shares_small = True
 
     @dataclass(frozen=True)
@@ -62,6 +59,3 @@ class FML(Method):
 
         visit.sgd("model", [*model.parameters(), *small.parameters()], loss, data)
         return Upload(kept(small), len(data))
-
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return weighted_mean(uploads)

@@ -6,17 +6,16 @@ common."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from pfedlora_flwr.methods.averaged import Averaged
 from pfedlora_flwr.methods.last_layer import shared_last_layer
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import ONE_WIDTH, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
-from pfedlora_flwr.methods.tensors import tensors_of, weighted_mean
+from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
 
-class LGFedAvg(Method):
+class LGFedAvg(Averaged):
     """Algorithm 1 of the paper: local and global parts are trained together, only the global part
     is averaged."""
 
@@ -24,9 +23,7 @@ class LGFedAvg(Method):
     paper = "Liang et al. 2020, arXiv 2001.01523"
     idea = "The last layer is averaged; everything before it is private"
     shares = "last layer"
-    merges = "mean"
-    assumes = "equal representation widths (necks provide them)"
-    averages = True
+    assumes = ONE_WIDTH
     one_width = True
 
     def state_init(self, seed: int) -> Tensors:
@@ -38,6 +35,3 @@ class LGFedAvg(Method):
         model.last_layer().load_state_dict(received)
         train_locally(model, data, visit)
         return Upload(tensors_of(model.last_layer()), len(data))
-
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        return weighted_mean(uploads)

@@ -6,7 +6,7 @@ A's kernels are flattened."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors, Upload
 from pfedlora_flwr.methods.tensors import fixed, weighted_mean
 from pfedlora_flwr.models.spec import ModelSpec, specs_of
 
@@ -46,7 +46,7 @@ def held(model: nn.Module, mark: str) -> AbstractContextManager[None]:
     return fixed(p for name, p in model.named_parameters() if mark in name)
 
 
-def mean_of_heads(uploads: Mapping[int, Upload]) -> Tensors:
+def mean_of_heads(uploads: ByClient) -> Tensors:
     """The weighted mean of what is no factor: of heads, where these are shared."""
     return weighted_mean(
         {

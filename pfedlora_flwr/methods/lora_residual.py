@@ -7,14 +7,12 @@ client may have missed rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import nn
 
 from pfedlora_flwr.methods.fedit import SingleUploads
 from pfedlora_flwr.methods.lora_factors import A, Product, added, error, load_some
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.lora_layers import free_weights, move_weights
 from pfedlora_flwr.models.model import ClientModel
@@ -51,9 +49,7 @@ class LoraResidual(SingleUploads):
         factors = [self.residual(state, place) for place in self.places]
         return sum(4 * left.shape[0] * right.shape[1] for left, right in factors)
 
-    def aggregation_error(
-        self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
-    ) -> float | None:
+    def aggregation_error(self, uploads: ByClient, before: Tensors, after: Tensors) -> float | None:
         """Of all that is added to W: ΔW and the adapters' products."""
         old, new = self.whole(before), self.whole(after)
         shares = self.shares_of(uploads)

@@ -35,6 +35,14 @@ class Upload:
     samples: int
 
 
+Predictors = dict[str, Callable[[Tensor], Tensor]]
+"""Further predictors, by name: inputs → logits, [B, classes]."""
+
+
+ByClient = Mapping[int, Upload]
+"""Uploads, by client in client order."""
+
+
 class Refused(ValueError):
     """An upload that the server does not admit; the text says why."""
 
@@ -50,6 +58,12 @@ PREDICTORS = (
 )
 """The names that further predictors may have; `is_predictor` tells of one."""
 _PREDICTOR = re.compile(r"(?!(?:test|validation)\Z)[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+
+
+ONE_WIDTH = "equal representation widths (necks provide them)"
+HOLDS = "the server may know which classes a client holds"
+SMALL = "a small model of a known architecture: the federation's smallest"
+"""What several methods assume."""
 
 
 class Method(ABC):
@@ -182,7 +196,7 @@ class Method(ABC):
         """Client: trains `model` (in place) on `data`, using the download; returns the upload."""
 
     @abstractmethod
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """Server: the next state, from the admitted uploads (by client, in client order) and the
         last state. It is pure."""
 
@@ -191,9 +205,7 @@ class Method(ABC):
         by default all of it."""
         return state
 
-    def aggregation_error(
-        self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
-    ) -> float | None:
+    def aggregation_error(self, uploads: ByClient, before: Tensors, after: Tensors) -> float | None:
         """Server: what `aggregate` missed of the uploads' mean product, relative to what they
         changed: ‖ΔW* − ΔW after‖ / ‖ΔW* − ΔW before‖. None for a method that has no such mean."""
         return None
@@ -221,9 +233,7 @@ class Method(ABC):
         """The personalised model within a client's modules: inputs → logits, [B, classes]."""
         return model
 
-    def other_predictors(
-        self, model: Any, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: Any, received: Tensors) -> Predictors:
         """Client: further predictors, by name. Their test accuracy is measured at the visit, beside
         the personalised model's.
 
@@ -249,8 +259,7 @@ class Method(ABC):
     @property
     def shared_width(self) -> int:
         """The width of all client models' representations, for methods that need one width."""
-        built = registry.facts(self.model_names[0], self.task, self.built_width)
-        return self.width_of(built)
+        return self.width_of(registry.facts(self.model_names[0], self.task, self.built_width))
 
     def width_of(self, facts: registry.Facts) -> int:
         """The width of a model's representation, at the place where this method reads it."""

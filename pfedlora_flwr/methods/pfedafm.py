@@ -8,14 +8,15 @@ representations number by number into R̃."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
-from pfedlora_flwr.methods.tensors import frozen, weighted_mean
+from pfedlora_flwr.methods.averaged import Averaged
+from pfedlora_flwr.methods.method import ONE_WIDTH, SMALL, Predictors, Tensors, Upload
+from pfedlora_flwr.methods.tensors import frozen
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
 from pfedlora_flwr.models.kept import kept, load_kept
@@ -50,7 +51,7 @@ class FeatureMixture(Composite):
             self.alpha.clamp_(0, 1)
 
 
-class PFedAFM(Method):
+class PFedAFM(Averaged):
     """Algorithm 1 of the paper."""
 
     title = "pFedAFM"
@@ -61,11 +62,7 @@ class PFedAFM(Method):
     )
     shares = "small extractor"
     merges = "mean, composite"
-    assumes = (
-        "equal representation widths (necks provide them); a small model of a known architecture:"
-        " the federation's smallest"
-    )
-    averages = True
+    assumes = f"{ONE_WIDTH}; {SMALL}"
     shares_small = True
     one_width = True
 
@@ -103,20 +100,12 @@ class PFedAFM(Method):
         model.trained = small.eval().encode
         return Upload(kept(small), len(data))  # θ_k^t goes up, ω_k^t and α_k^t stay
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
-        return weighted_mean(uploads)
-
-    def other_predictors(
-        self, model: FeatureMixture, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: FeatureMixture, received: Tensors) -> Predictors:
         """The mixture with the extractor as this visit has trained it, not as it arrived."""
         trained = model.trained
-        return (
-            {"trained-small": lambda inputs: model.head(model.mix(inputs, trained))}
-            if trained
-            else {}
-        )
+        if not trained:
+            return {}
+        return {"trained-small": lambda inputs: model.head(model.mix(inputs, trained))}
 
     def _small(self) -> ClientModel:
         return registry.small_extractor(self.model_names, self.task, self.shared_width)

@@ -7,7 +7,6 @@ images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
-from pfedlora_flwr.methods.tensors import frozen, tensors_of, weighted_mean
+from pfedlora_flwr.methods.averaged import Averaged
+from pfedlora_flwr.methods.method import Method, Predictors, Tensors, Upload
+from pfedlora_flwr.methods.tensors import frozen, tensors_of
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.device import channels_last
@@ -26,7 +26,7 @@ FILTERS = 8
 """Of G's first convolution."""
 
 
-class PFedES(Method):
+class PFedES(Averaged):
     """Algorithm 1 of the paper."""
 
     title = "pFedES"
@@ -36,9 +36,7 @@ class PFedES(Method):
         " then learns through the model"
     )
     shares = "image-to-image extractor"
-    merges = "mean"
     assumes = "images"
-    averages = True
     needs_images = True
 
     @dataclass(frozen=True)
@@ -87,13 +85,7 @@ class PFedES(Method):
             )
         return Upload(tensors_of(proxy), len(data))  # θ_k^t goes up, ω_k^t stays
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
-        return weighted_mean(uploads)
-
-    def other_predictors(
-        self, model: ClientModel, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: ClientModel, received: Tensors) -> Predictors:
         """The client's model on what the extractor that arrived makes of an image."""
         proxy = loaded(received, next(model.parameters()).device)
         return {"through-extractor": lambda images: model(proxy(images))}
@@ -101,10 +93,8 @@ class PFedES(Method):
 
 def extractor(channels: int) -> nn.Sequential:
     """A fresh G: [B, c, H, W] → the same shape, ≥ 0."""
-    first, second = (
-        nn.Conv2d(channels, FILTERS, 3, padding=1),
-        nn.Conv2d(FILTERS, channels, 3, padding=1),
-    )
+    first = nn.Conv2d(channels, FILTERS, 3, padding=1)
+    second = nn.Conv2d(FILTERS, channels, 3, padding=1)
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
 
 

@@ -6,7 +6,6 @@ head's place and is shared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import ONE_WIDTH, ByClient, Method, Tensors, Upload
 from pfedlora_flwr.methods.tensors import frozen, tensors_of, weighted_mean
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel, Family
@@ -49,7 +48,7 @@ class PFedLoRA(Method):
     )
     shares = "adapter"
     merges = "mean"
-    assumes = "equal representation widths (necks provide them)"
+    assumes = ONE_WIDTH
     averages = True
     one_width = True
     adapter_type: ClassVar[type[Adapter]] = Adapter
@@ -199,7 +198,7 @@ class PFedLoRA(Method):
         """μ of Eq. 7 in this round: the same in all."""
         return self.options.mu
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients (Eq. 12)."""
         return weighted_mean(uploads)
 

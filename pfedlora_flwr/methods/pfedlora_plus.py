@@ -11,7 +11,6 @@ Symbols as in pfedlora.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +23,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import check_counts, check_report, merged_rows
-from pfedlora_flwr.methods.method import Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import HOLDS, ONE_WIDTH, ByClient, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.pfedlora import PFedLoRA, check_noise
 from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.methods.tensors import weighted_mean
@@ -64,10 +63,7 @@ class PFedLoRAPlus(PFedLoRA):
     shares = "the adapter's second matrix; up: the rows of the classes held, and their samples"
     merges = "class means"
     averages_rows = True
-    assumes = (
-        "equal representation widths (necks provide them); the server may know which classes a"
-        " client holds, and the number of samples of each"
-    )
+    assumes = f"{ONE_WIDTH}; {HOLDS}, and the number of samples of each"
     adapter_type = OfClasses
 
     @dataclass(frozen=True)
@@ -255,7 +251,7 @@ class PFedLoRAPlus(PFedLoRA):
             adapter.scale = o.adapter_alpha / o.adapter_hidden_dim
         return adapter
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """The means of the uploads; by class, the rows of a class that none of them holds stay."""
         if not self.by_class:
             return super().aggregate(uploads, state, round)

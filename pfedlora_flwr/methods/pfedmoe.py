@@ -8,7 +8,6 @@ weights a_G and a_F mix the experts' representations for each sample."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -16,8 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
-from pfedlora_flwr.methods.tensors import weighted_mean
+from pfedlora_flwr.methods.averaged import Averaged
+from pfedlora_flwr.methods.method import ONE_WIDTH, SMALL, Method, Predictors, Tensors, Upload
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
 from pfedlora_flwr.models.gate import Gate
@@ -41,7 +40,7 @@ class Mixture(Composite):
         return a_g * self.small.encode(inputs) + a_f * self.local.encode(inputs)
 
 
-class PFedMoE(Method):
+class PFedMoE(Averaged):
     """The paper's method, as docs/fidelity.md says from which sources."""
 
     title = "pFedMoE"
@@ -49,11 +48,7 @@ class PFedMoE(Method):
     idea = "A private gate weighs the client's own extractor and a small shared one for each sample"
     shares = "small extractor"
     merges = "mean, composite"
-    assumes = (
-        "equal representation widths (necks provide them); a small model of a known architecture:"
-        " the federation's smallest"
-    )
-    averages = True
+    assumes = f"{ONE_WIDTH}; {SMALL}"
     shares_small = True
     one_width = True
 
@@ -96,13 +91,7 @@ class PFedMoE(Method):
         visit.sgd("model", model.parameters(), loss, data)
         return Upload(kept(model.small), len(data))  # θ_k^t goes up, ω_k^t and φ_k^t stay
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
-        """θ^t = Σ n_k/n · θ_k^t, n over the admitted clients."""
-        return weighted_mean(uploads)
-
-    def other_predictors(
-        self, model: Mixture, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: Mixture, received: Tensors) -> Predictors:
         """The last layer on either expert alone."""
         return {
             "global-expert": lambda inputs: model.head(model.small.encode(inputs)),

@@ -8,12 +8,11 @@ the second on) one that was trained for t rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Method, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import ByClient, Method, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
@@ -78,7 +77,7 @@ class Pooled(Method):
         load_kept(model, w)
         return Upload(trained, len(data))
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """W of the architectures that were trained."""
         trained = {name: t for upload in uploads.values() for name, t in upload.tensors.items()}
         return {name: trained.get(name, tensor) for name, tensor in state.items()}

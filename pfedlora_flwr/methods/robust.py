@@ -7,14 +7,13 @@ is a claim, too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Rule:
         cut = most if self.kind == "median" else min(self.liars, most)
         return values.double().sort(0).values[cut : n - cut].mean(0)
 
-    def merged(self, uploads: Mapping[int, Upload]) -> Tensors:
+    def merged(self, uploads: ByClient) -> Tensors:
         """Of uploads of one layout: `middle` tensor by tensor, each in its own dtype, or the one
         that Krum takes."""
         if self.kind == "krum":
@@ -61,7 +60,7 @@ class Rule:
         return {"classes": held, "means": torch.stack(means) if means else values[:0].float()}
 
 
-def krum(uploads: Mapping[int, Upload], liars: int) -> int:
+def krum(uploads: ByClient, liars: int) -> int:
     """The client whose floating-point values, all tensors together, have the smallest sum of
     squared distances to their n − F − 2 nearest; of equals the first."""
     flat = torch.stack(

@@ -5,11 +5,9 @@ Symbols: t is the round, from 1."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from pfedlora_flwr.methods.fedit import FedIT
 from pfedlora_flwr.methods.lora_factors import A, B, held, load_some
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors, Upload
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models.model import ClientModel
@@ -30,8 +28,6 @@ class RoLoRA(FedIT):
     paper = "Chen et al., NeurIPS 2025, arXiv 2502.01755"
     idea = "LoRA's B and A are trained and averaged in turn, the other one frozen"
     shares = "up: LoRA's B or A in turn; down: both"
-    merges = "mean"
-    assumes = "one base and one rank, `train=lora`"
 
     def local_update(
         self, model: ClientModel, received: Tensors, data: Samples, visit: Visit
@@ -54,11 +50,9 @@ class RoLoRA(FedIT):
         begins = control and not any(t.any() for name, t in state.items() if B in name)
         return A if round % 2 or begins else B
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         return state | weighted_mean(uploads)
 
-    def aggregation_error(
-        self, uploads: Mapping[int, Upload], before: Tensors, after: Tensors
-    ) -> float | None:
+    def aggregation_error(self, uploads: ByClient, before: Tensors, after: Tensors) -> float | None:
         whole = {k: Upload(before | one.tensors, one.samples) for k, one in uploads.items()}
         return super().aggregation_error(whole, before, after)

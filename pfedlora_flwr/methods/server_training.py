@@ -5,14 +5,14 @@ reports give the same bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Method, Tensors
 from pfedlora_flwr.training.optimizers import SGD
 
 
@@ -43,7 +43,7 @@ def train(
             optimizer.step()
 
 
-def stacked(uploads: Mapping[int, Upload]) -> Tensors:
+def stacked(uploads: ByClient) -> Tensors:
     """All clients' rows below each other, in the mapping's order."""
     names = next(iter(uploads.values())).tensors
     return {

@@ -3,12 +3,10 @@ federated learning."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.methods.method import Method, Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Method, Tensors, Upload
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
 
@@ -30,7 +28,7 @@ class Standalone(Method):
         train_locally(model, data, visit)
         return Upload({}, len(data))
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         return state
 
 

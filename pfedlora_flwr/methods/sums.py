@@ -17,7 +17,7 @@ S_c = Σ_{y_i = c} z_i, G = Σ_i z_i z_iᵀ; μ_c = S_c / n_c; n = Σ_c n_c; s, 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import nan
@@ -33,7 +33,14 @@ from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import check_classes
 from pfedlora_flwr.methods.hidden_sums import Hidden
 from pfedlora_flwr.methods.leave_one_out import correction, own_priors, spread_of
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload, check_layout
+from pfedlora_flwr.methods.method import (
+    ByClient,
+    Predictors,
+    Refused,
+    Tensors,
+    Upload,
+    check_layout,
+)
 from pfedlora_flwr.methods.moments import Solver, Sums, diagonal, report
 from pfedlora_flwr.models import basis
 from pfedlora_flwr.models.model import ClientModel
@@ -55,6 +62,7 @@ class OfSums(Hidden):
     of its own."""
 
     class_rows = ("sums",)
+    merges = "sums"
 
     @dataclass(frozen=True)
     class Options(Hidden.Options):
@@ -183,9 +191,7 @@ class OfSums(Hidden):
     def predictor(self, model: Summary) -> ClientModel:
         return model.predictor()
 
-    def other_predictors(
-        self, model: Summary, received: Tensors
-    ) -> dict[str, Callable[[Tensor], Tensor]]:
+    def other_predictors(self, model: Summary, received: Tensors) -> Predictors:
         """`all`: among all classes of which anyone has a sample."""
         return {"all": model.model}
 
@@ -331,7 +337,7 @@ class OfSums(Hidden):
         without = torch.where(n > 1.5, product - 0.5 * square, scores.min() - 1)
         return scores.scatter(1, labels[:, None], without[:, None])
 
-    def aggregate(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
+    def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         """Adds the differences, and notes whose are in the sums."""
         if self.hides:
             return self.added(uploads, state, round)
@@ -440,11 +446,10 @@ class OfSums(Hidden):
         o, width = self.options, facts(self.model_names[0], self.task).width
         if not o.dim and not o.basis:
             return None
-        found = (
-            basis.directions_of_file(Path(o.basis), width, "sums.basis")
-            if o.basis
-            else basis.directions_of_weights(self.model_names)
-        )
+        if o.basis:
+            found = basis.directions_of_file(Path(o.basis), width, "sums.basis")
+        else:
+            found = basis.directions_of_weights(self.model_names)
         if o.dim and o.dim > found.shape[1]:
             raise UserError(f"sums.dim is {o.dim}; allowed here: at most {found.shape[1]}")
         chosen = found[:, : o.dim or found.shape[1]]
@@ -465,6 +470,11 @@ class OfSums(Hidden):
 class Shrunk(OfSums):
     """Those with a second moment, which is shrunk."""
 
+    shares = "counts and sums of representations, of the classes held, and one second moment"
+    assumes = (
+        "frozen encoders with normalised representations of one width; the server may know which"
+        " classes a client holds, the number of samples of each, and their sums"
+    )
     usual: ClassVar[float]
     """s by default."""
     choices: ClassVar[tuple[float, ...]]

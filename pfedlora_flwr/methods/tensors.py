@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors
 from pfedlora_flwr.models.kept import load_kept
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.training.device import Module, channels_last
@@ -67,7 +67,7 @@ def proximal(model: nn.Module, received: Tensors) -> Callable[[], Tensor]:
     return distance
 
 
-def weighted_mean(uploads: Mapping[int, Upload]) -> Tensors:
+def weighted_mean(uploads: ByClient) -> Tensors:
     """Σ n_k θ_k / Σ n_k over the uploads (FedAvg), in float64, in the mapping's order; each tensor
     in its own dtype."""
     total = sum(upload.samples for upload in uploads.values())

@@ -171,8 +171,7 @@ def _principal(gram: Tensor) -> Tensor:
     """The eigenvectors as columns, the largest eigenvalue first, each with its largest element
     positive."""
     vectors = torch.linalg.eigh(gram).eigenvectors.flip(1)
-    largest = vectors.abs().argmax(0, keepdim=True)
-    return vectors * vectors.gather(0, largest).sign()
+    return vectors * vectors.gather(0, vectors.abs().argmax(0, keepdim=True)).sign()
 
 
 def _rounded(values: Tensor) -> Tensor:

@@ -22,12 +22,7 @@ from pfedlora_flwr.models.model import (
 def kept(module: nn.Module) -> dict[str, Tensor]:
     """The trained parameters and the buffers that can change, detached, by their names in the
     state_dict and in its order."""
-    left_out = given_names(module)
-    return {
-        name: tensor.detach()
-        for name, tensor in state_outside(module).items()
-        if name not in left_out
-    }
+    return state_outside(module, given_names(module))
 
 
 def stored(module: nn.Module) -> dict[str, Tensor]:

@@ -74,11 +74,10 @@ def adapt(model: ClientModel, spec: ModelSpec) -> None:
     peft = _peft(name)
     if model.base:
         model.module = _twin(model.module)
-    places = _targets(name, model.module, _head(model), spec.lora_targets)
     config = peft.LoraConfig(
         r=spec.lora_rank,
         lora_alpha=spec.alpha,
-        target_modules=places,
+        target_modules=_targets(name, model.module, _head(model), spec.lora_targets),
         lora_dropout=spec.lora_dropout,
     )
     inject(config, model.module, FIRST)
@@ -168,8 +167,7 @@ def write(model: ClientModel, folder: Path, metadata: Mapping[str, str]) -> None
         key: sorted(value) if isinstance(value, set) else value
         for key, value in config.to_dict().items()
     }
-    about = f"{json.dumps(told, indent=2, sort_keys=True)}\n"
-    write_atomically(folder / FILES[0], about.encode())
+    write_atomically(folder / FILES[0], f"{json.dumps(told, indent=2, sort_keys=True)}\n".encode())
     _save(folder / FILES[1], saved, metadata)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from typing import ClassVar, Self, TypeVar
 
 import torch
@@ -62,12 +62,7 @@ class ClientModel(nn.Module):
     def extractor_tensors(self) -> dict[str, Tensor]:
         """The tensors before the last layer, detached, by name and in the order of the state_dict:
         trained parameters, and buffers that can change. The base is left out."""
-        left_out = given_names(self) | self.last_names()
-        return {
-            name: tensor.detach()
-            for name, tensor in state_outside(self).items()
-            if name not in left_out
-        }
+        return state_outside(self, given_names(self) | self.last_names())
 
     def load_extractor(self, tensors: Mapping[str, Tensor]) -> None:
         """Sets what `extractor_tensors` names; the last layer and the base stay.
@@ -134,14 +129,15 @@ def modules_outside(module: nn.Module, at: str = "") -> Iterator[tuple[str, nn.M
             yield from modules_outside(child, f"{at}.{name}" if at else name)
 
 
-def state_outside(module: nn.Module) -> dict[str, Tensor]:
-    """The state_dict in its order, without the same parts."""
-    if not any(isinstance(part, ClientModel) and part.still for _, part in modules_outside(module)):
-        return module.state_dict()
+def state_outside(module: nn.Module, left_out: Set[str]) -> dict[str, Tensor]:
+    """The state_dict in its order, detached, without the same parts and without these names."""
     state: dict[str, Tensor] = {}
-    for at, part in modules_outside(module):
-        part._save_to_state_dict(state, f"{at}." if at else "", False)
-    return state
+    if any(isinstance(part, ClientModel) and part.still for _, part in modules_outside(module)):
+        for at, part in modules_outside(module):
+            part._save_to_state_dict(state, f"{at}." if at else "", False)
+    else:
+        state = module.state_dict()
+    return {name: tensor.detach() for name, tensor in state.items() if name not in left_out}
 
 
 class WithLast(ClientModel):

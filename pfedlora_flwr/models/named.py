@@ -85,11 +85,9 @@ def random_encoders(names: Iterable[ModelSpec]) -> list[str]:
 def located(name: str) -> str:
     """The name with its file, where it has one, made absolute."""
     found = parse(name)
-    return (
-        str(Named(found.library, found.architecture, f"{_FILE}{absolute(found.file)}"))
-        if found and found.file
-        else name
-    )
+    if found and found.file:
+        return str(Named(found.library, found.architecture, f"{_FILE}{absolute(found.file)}"))
+    return name
 
 
 def without_path(said: ModelSpec) -> str:
@@ -285,11 +283,10 @@ def _library(named: Named) -> Any:
         f"model {str(named)!r} needs {named.library}",
         named.library,
     )
-    known = (
-        library.is_model
-        if named.library == "timm"
-        else library.list_models(module=library).__contains__
-    )
+    if named.library == "timm":
+        known = library.is_model
+    else:
+        known = library.list_models(module=library).__contains__
     if not known(named.architecture):
         names = library.list_models(**({} if named.library == "timm" else {"module": library}))
         near = difflib.get_close_matches(named.architecture, names, _NEAR)
@@ -323,11 +320,10 @@ def file_of(named: Named, way: str = "") -> Path:
     try:
         if named.library == "timm":
             about = library.get_pretrained_cfg(named.architecture)
-            source = (
-                (about.hf_hub_id or "", about.hf_hub_filename or "", about.url or "")
-                if about
-                else ("", "", "")
-            )
+            if about:
+                source = (about.hf_hub_id or "", about.hf_hub_filename or "", about.url or "")
+            else:
+                source = ("", "", "")
         else:
             source = ("", "", library.get_model_weights(named.architecture).DEFAULT.url)
     except (RuntimeError, AttributeError, ValueError) as error:

@@ -38,8 +38,7 @@ class ModelSpec:
         # a file's name may end so, too
         if not (said and text.endswith(")") and said.keys() <= _SETTINGS.keys()):
             return cls(text)
-        read = {_SETTINGS[k]: _READ.get(k, str)(value) for k, value in said.items()}
-        return cls(bare, **read)
+        return cls(bare, **{_SETTINGS[k]: _READ.get(k, str)(value) for k, value in said.items()})
 
     @property
     def alpha(self) -> float:

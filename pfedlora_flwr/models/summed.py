@@ -31,8 +31,7 @@ class Summed(ClientModel):
     def take(self, shared: dict[str, Tensor], outside: Tensor | None) -> None:
         """Sets what was received of A_θ, of whose rows those of the classes outside, bool [C], say
         nothing."""
-        own = self.shared.state_dict()
-        self.shared.load_state_dict(own | shared)
+        self.shared.load_state_dict(self.shared.state_dict() | shared)
         if outside is not None:
             with torch.no_grad():
                 self.shared.up.weight[outside] = 0

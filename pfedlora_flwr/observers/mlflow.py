@@ -79,14 +79,12 @@ class MLflow(Observer):
     def _made(self, output: Path) -> str:
         """The id of a new run of MLflow, with its experiment if there is none."""
         found = self._experiment()
-        experiment = (
-            found.experiment_id
-            if found
-            else self._client.create_experiment(_experiment_name(), self._artefacts)
-        )
+        if found:
+            experiment = found.experiment_id
+        else:
+            experiment = self._client.create_experiment(_experiment_name(), self._artefacts)
         tags = {_OUTPUT: str(output)}
-        made = self._client.create_run(experiment, run_name=output.name, tags=tags)
-        return str(made.info.run_id)
+        return str(self._client.create_run(experiment, run_name=output.name, tags=tags).info.run_id)
 
     def _known(self, output: Path) -> str:
         """The id of MLflow's run of this directory, by its file; empty if there is none."""

@@ -70,8 +70,7 @@ def adapt(
     _check_output(output, overwrite=overwrite)
     shared = shared_state.find(place)
     if place.is_dir() and "data-path" not in options and "dataset" not in options:
-        path = RunDirectory(place).run_config().execution.data_path
-        options = {**options, "data-path": path}
+        options = {**options, "data-path": RunDirectory(place).run_config().execution.data_path}
     who = _newcomer(shared, client, options)
     e, k = who.experiment, who.client
     method = shared.method(e)
@@ -156,8 +155,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
                 " the client's own dataset"
             )
     e = shared.experiment
-    own_keys = {"rounds": e.held_out.rounds, **_NOBODY_ELSE, **options}
-    keys = config.run_config(e.flat() | own_keys)
+    keys = config.run_config(e.flat() | {"rounds": e.held_out.rounds, **_NOBODY_ELSE, **options})
     wanted, path = keys.experiment, keys.execution.data_path
     where = {"data-path": str(absolute(path))} if path else {}
     own = "dataset" in options

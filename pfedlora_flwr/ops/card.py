@@ -48,20 +48,18 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     )
     data = client_data(trained.about, trained.experiment, trained.task)
     visits = counted(trained.version, "visit")
-    when = (
-        f"adapted in {visits} to the shared state of round {trained.round}"
-        if "adapted_to" in trained.about
-        else f"last in round {trained.round}"
-    )
+    if "adapted_to" in trained.about:
+        when = f"adapted in {visits} to the shared state of round {trained.round}"
+    else:
+        when = f"last in round {trained.round}"
     versions = ", ".join(
         f"{name} {version}" for name, version in trained.about["versions"].items() if version
     )
     if kind == "peft":
-        head = (
-            f"`{lora.HEAD}` is the head"
-            if trained.task.kind == TEXT
-            else f"It has {trained.task.classes} classes; a neck is part of the head"
-        )
+        if trained.task.kind == TEXT:
+            head = f"`{lora.HEAD}` is the head"
+        else:
+            head = f"It has {trained.task.classes} classes; a neck is part of the head"
         usage = (
             "`PeftModel.from_pretrained(model, FOLDER)`, where `model` is that of the base, with"
             f" its weights. {head}. Input: {_of_module(trained)}."
@@ -69,11 +67,9 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     elif kind == "safetensors":
         moved = any(name != own for name, own in plain.own_names().items())
         names = "the module's own state_dict" if moved else "this package's client model"
-        again = (
-            f" (`models={architecture}:weights={file}` begins with them)"
-            if moved and is_library(architecture)
-            else ""
-        )
+        again = ""
+        if moved and is_library(architecture):
+            again = f" (`models={architecture}:weights={file}` begins with them)"
         usage = f"The weights of `{architecture}`, by the names of {names}{again}. "
         usage += f"Input: {_of_module(trained) if moved else _prepared(trained)}."
         if trained.task.kind.program == torch.float64:

@@ -106,8 +106,7 @@ def _evaluate(
         seen: bool | None = False
         by_number = by_place = False
     else:
-        e = trained.experiment
-        path = trained.about["site"]["data-path"] if data == e.dataset else ""
+        path = trained.about["site"]["data-path"] if data == trained.experiment.dataset else ""
         dataset = _load(trained, data, {"data-path": path, **options})
         seen = _seen(trained, dataset)
         labels, by_number = _labels(trained.class_names, dataset)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 
 from pfedlora_flwr.experiment import Experiment
@@ -24,21 +25,18 @@ _SHORT_GUESS = 60.0
 """Seconds below which a guess is given no number."""
 
 
+@dataclass
 class Course:
     """A run as it is looked at, several times a second.
 
     guess: the seconds that its rounds may take, asked for at most once and only until clients have
     been timed."""
 
-    def __init__(
-        self,
-        e: Experiment,
-        guess: Callable[[], float] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._e = e
-        self._guess = guess
-        self._clock = clock
+    e: Experiment
+    guess: Callable[[], float] | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._guessed: float | None = None
         self._running = (0, 0.0)  # the round that clients train in, and when it was first seen
         self.rounds = 0.0
@@ -51,30 +49,18 @@ class Course:
         phase, running = (state["phase"], state.get("round", 0)) if state else ("", 0)
         within = phase in ("training", "evaluating") and bool(state)
         if within and running != self._running[0]:
-            self._running = running, self._clock()
+            self._running = running, self.clock()
         self.stopping = phase == "stopping"
         if not self.stopping:  # the bar stays where it was
             self.rounds = so_far.round + (
                 _share(state) if state and running > so_far.round else 0.0
             )
-        now = (
-            _now(self._e, state, phase, running)
-            if state
-            else _ENDING
-            if so_far.lines
-            else _STARTING["starting"]
-        )
+        now = _now(self.e, state, so_far)
         left = self.left(state, so_far)
         time_left = f"about {duration(left)} left" if left is not None else self._guess_in_words()
-        self.parts = [
-            part
-            for part in (
-                now,
-                time_left if now not in (_ENDING, _STOPPING) else "",
-                *_figures(so_far),
-            )
-            if part
-        ]
+        if now in (_ENDING, _STOPPING):
+            time_left = ""
+        self.parts = [*filter(None, (now, time_left, *_figures(so_far)))]
 
     def words(self, width: float = inf) -> str:
         """As many of the parts, the most telling ones first, as `width` columns hold."""
@@ -84,37 +70,30 @@ class Course:
     def left(self, state: Row | None, so_far: SoFar) -> float | None:
         """Seconds for the rounds that are left: by the last five, or before there is one by the
         clients of the running one; else None."""
-        to_do = self._e.rounds - so_far.round
-        passed = self._clock() - self._running[1] if self._running[0] > so_far.round else 0.0
-        if (by_rounds := seconds_left(so_far, self._e.rounds)) is not None:
+        to_do = self.e.rounds - so_far.round
+        passed = self.clock() - self._running[1] if self._running[0] > so_far.round else 0.0
+        if (by_rounds := seconds_left(so_far, self.e.rounds)) is not None:
             return by_rounds - min(passed, by_rounds / max(1, to_do))
-        return (
-            max(0.0, passed / share * to_do - passed)
-            if state and passed and (share := _share(state))
-            else None
-        )
+        if not (state and passed and (share := _share(state))):
+            return None
+        return max(0.0, passed / share * to_do - passed)
 
     def _guess_in_words(self) -> str:
-        if self._guessed is None and self._guess is not None:
-            self._guessed = self._guess()
+        if self._guessed is None and self.guess is not None:
+            self._guessed = self.guess()
         if self._guessed is None:
             return ""
+        long = self._guessed > _SHORT_GUESS
         return (
-            "the rounds may take"
-            f" {duration(self._guessed) if self._guessed > _SHORT_GUESS else 'under a minute'} (a"
-            " guess)"
+            f"the rounds may take {duration(self._guessed) if long else 'under a minute'} (a guess)"
         )
 
 
 def round_line(e: Experiment, so_far: SoFar) -> str:
     """The last round's figures in a line."""
     left = seconds_left(so_far, e.rounds)
-    parts = [
-        f"round {so_far.round}/{e.rounds}",
-        f"about {duration(left)} left" if left is not None else "",
-        *_figures(so_far),
-    ]
-    return " · ".join(part for part in parts if part)
+    time_left = [] if left is None else [f"about {duration(left)} left"]
+    return " · ".join([f"round {so_far.round}/{e.rounds}", *time_left, *_figures(so_far)])
 
 
 def duration(seconds: float) -> str:
@@ -136,15 +115,16 @@ def megabytes(count: float) -> str:
 
 def _share(state: Row) -> float:
     """How much of the running round is trained."""
-    return (
-        state["done"] / max(1, state["of"])
-        if state["phase"] == "training"
-        else float(state["phase"] == "evaluating")
-    )
+    if state["phase"] != "training":
+        return float(state["phase"] == "evaluating")
+    return state["done"] / max(1, state["of"])
 
 
-def _now(e: Experiment, state: Row, phase: str, running: int) -> str:
+def _now(e: Experiment, state: Row | None, so_far: SoFar) -> str:
     """What the server is doing."""
+    if not state:
+        return _ENDING if so_far.lines else _STARTING["starting"]
+    phase, running = state["phase"], state.get("round", 0)
     if phase == "training":
         return f"round {running}/{e.rounds} · {state['done']} of {state['of']} clients"
     if phase == "evaluating":

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -80,9 +81,9 @@ def _in_workers(runs: Runs, engine: str) -> Result | None:
     try:
         while (waiting := runs.waiting()) or busy:
             for job in waiting[: runs.at_once - len(busy)]:
-                worker, line = idle.pop() if idle else Worker(free.pop(0)), runs.begin(job)
+                worker = idle.pop() if idle else Worker(free.pop(0))
+                busy[worker] = runs.begin(job)
                 worker.start(runs.config(job), engine)
-                busy[worker] = line
             while not (ended := [worker for worker in busy if worker.ended]):
                 for line in busy.values():
                     line.look()
@@ -106,20 +107,19 @@ def _in_workers(runs: Runs, engine: str) -> Result | None:
     return None
 
 
+@dataclass
 class Runs:
     """The runs of a comparison while it goes on: what is left, and what goes on."""
 
-    def __init__(
-        self,
-        work: Work,
-        speed: estimate.Speed,
-        say: Say,
-        watch: Watch,
-        drop_models: bool,
-        at_once: int,
-    ) -> None:
-        self.say, self.at_once, self.go_on = say, at_once, executing.continued
-        self._work, self.speed, self.watch, self._drop_models = work, speed, watch, drop_models
+    work: Work
+    speed: estimate.Speed
+    say: Say
+    watch: Watch
+    drop_models: bool
+    at_once: int
+
+    def __post_init__(self) -> None:
+        self.go_on = executing.continued
         self._again = set[Path]()
         self.going: list[Going] = []
         self._wait_for([])
@@ -128,7 +128,7 @@ class Runs:
     def waiting(self) -> list[Job]:
         """The runs that are left and have not begun, as their directories tell."""
         going = [line.job.directory for line in self.going]
-        self._wait_for([job for job in self._work.jobs() if job.directory not in going])
+        self._wait_for([job for job in self.work.jobs() if job.directory not in going])
         return self._waiting
 
     def config(self, job: Job) -> RunConfig:
@@ -140,8 +140,8 @@ class Runs:
     def begin(self, job: Job) -> Going:
         """A run begins; it is no longer waited for."""
         self._wait_for([other for other in self._waiting if other is not job])
-        if job.directory in self._work.redo:
-            self._work.redo.discard(job.directory)
+        if job.directory in self.work.redo:
+            self.work.redo.discard(job.directory)
             self._again.add(job.directory)
         self.going.append(Going(self, job))
         self.watch(self)
@@ -162,9 +162,9 @@ class Runs:
         if result["status"] == "stopped" and by not in _OF_ONE_RUN:
             return True
         if result["status"] in ("completed", DIVERGED):
-            if self._drop_models:
+            if self.drop_models:
                 directory.drop_models()
-            self._work.drop_rejected()
+            self.work.drop_rejected()
         if result["status"] == DIVERGED:
             came = result["error"] or DIVERGED
         elif result["status"] == "completed":
@@ -173,12 +173,12 @@ class Runs:
         elif by == "dp":  # for good
             came = f"stopped: {result['error']}"
         else:
-            self._work.failed[job.directory] = result["error"] or "no reason given"
+            self.work.failed[job.directory] = result["error"] or "no reason given"
             came = f"{result['status']}: {result['error']}"
-        if job.directory in [left.directory for left in self._work.jobs()]:  # it would not end
+        if job.directory in [left.directory for left in self.work.jobs()]:  # it would not end
             came = f"{result['status']}, and its directory does not say so: it is not run again"
-            self._work.failed[job.directory] = came
-        self.count = self._work.count()
+            self.work.failed[job.directory] = came
+        self.count = self.work.count()
         self._ended += 1  # another one's result may be on disk already, and not yet told
         self.say(f"{self._ended} of {self.count.of}: {job.title}: {came}")
         return False
@@ -192,7 +192,7 @@ class Runs:
     def _wait_for(self, jobs: list[Job]) -> None:
         self._waiting = jobs
         # asked for four times a second
-        self._later, self.count = seconds_of(jobs, self.speed), self._work.count()
+        self._later, self.count = seconds_of(jobs, self.speed), self.work.count()
 
 
 class Going:

@@ -12,16 +12,18 @@ from pfedlora_flwr.comparison.spec import slug
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
-from pfedlora_flwr.report.style import drawing, legend, of_outcome, save
+from pfedlora_flwr.report.style import legend, of_outcome, panel, save
 from pfedlora_flwr.report.table import Table
-from pfedlora_flwr.runs.completed import Run
 
 _NAME = "aggregation_error"
 
 
 def errors(study: Study) -> Table:
     """A row for each outcome whose rounds have the field."""
-    rows = [_row(o) for o in study.in_order() if any(map(_has_field, o.runs.values()))]
+    there = [
+        o for o in study.in_order() if any(_NAME in r for n in o.runs.values() for r in n.rounds)
+    ]
+    rows = [_row(o) for o in there]
     note = (
         "What the server's merge missed of the mean of the uploads' products, relative to what the"
         " uploads changed: ‖ΔW* − ΔW after‖ / ‖ΔW* − ΔW before‖ with ΔW* = Σ p s B A. The mean over"
@@ -61,8 +63,7 @@ def _row(outcome: Outcome) -> dict[str, str]:
 
 
 def _picture(scenario: Keys, outcomes: list[Outcome], folder: Path) -> Picture:
-    with drawing(1, 1, (3.6, 2.8)) as (figure, axes):
-        axis = axes[0][0]
+    with panel((3.6, 2.8)) as (figure, axis):
         for outcome in outcomes:
             colour, marker, line = of_outcome(outcome)
             points = {round: statistics.fmean(v) for round, v in _by_round(outcome).items()}
@@ -81,10 +82,6 @@ def _picture(scenario: Keys, outcomes: list[Outcome], folder: Path) -> Picture:
         " an exact mean of the products."
     )
     return Picture(path, caption)
-
-
-def _has_field(run: Run) -> bool:
-    return any(_NAME in row for row in run.rounds)
 
 
 def _by_round(outcome: Outcome) -> dict[int, list[float]]:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.measures import figure
 from pfedlora_flwr.report.table import Table
-from pfedlora_flwr.runs.audits import Audit, figure, read_audit
+from pfedlora_flwr.runs.audits import Audit, read_audit
 
 _COLUMNS = {
     "classes, upload: AUC": "classes/upload/auc",

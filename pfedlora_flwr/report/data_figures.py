@@ -19,7 +19,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
-from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, drawing, literal, save
+from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, drawing, literal, panel, save
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.data_name import own_in_words
 from pfedlora_flwr.runs.trained import load_trained
@@ -51,8 +51,7 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
         [np.bincount(labels[own], minlength=dataset.classes) for own in owned], axis=1
     )
     where = f"seed {run.experiment.seed}{words.of(scenario)}"
-    with drawing(1, 1, (4.6, 2.8 + names_height(partition))) as (figure, axes):
-        axis = axes[0][0]
+    with panel((4.6, 2.8 + names_height(partition))) as (figure, axis):
         axis.grid(visible=False)
         image = axis.imshow(
             counts, aspect="auto", cmap=_shades(int(counts.max())), vmin=0, interpolation="nearest"

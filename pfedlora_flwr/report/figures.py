@@ -16,12 +16,13 @@ from pfedlora_flwr.comparison.spec import short, slug
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study, tells_operations
-from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_outcome, save
+from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_outcome, panel, save
 from pfedlora_flwr.runs.rows import RoundRow
 
 _SMALLEST_SWEEP = 3
 """Points that make a curve."""
 _DECADE = 10.0
+_SILENT = "A method that sends nothing is a level line at its last accuracy in the second panel. "
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,12 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
         figure.suptitle(words.keys(scenario), fontsize=8)
         legend(figure, outcomes)
         path = save(figure, folder, f"curves_{slug(scenario) or 'all'}")
-    silent = (
-        "A method that sends nothing is a level line at its last accuracy in the second panel. "
-    )
     against = "rounds, bytes and operations" if sent else "rounds and operations"
     caption = f"Accuracy against {against}{words.of(scenario)}: the mean over seeds"
-    spread = (
-        "; the band reaches from the lowest to the highest seed. "
-        if any(len(o.runs) > 1 for o in outcomes)
-        else ". "
-    )
-    caption += spread + (silent if any(_silent(o) for o in outcomes) else "")
+    spread = ". "
+    if any(len(o.runs) > 1 for o in outcomes):
+        spread = "; the band reaches from the lowest to the highest seed. "
+    caption += spread + (_SILENT if any(_silent(o) for o in outcomes) else "")
     return Picture(path, (caption + _untold(outcomes)).strip())
 
 
@@ -94,8 +90,7 @@ def _untold(outcomes: Sequence[Outcome]) -> str:
 def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
     """The clients' accuracies at the end, all seeds together: a box a method, the mean as +."""
     outcomes = study.ordered(scenario)
-    with drawing(1, 1, (max(2.2, 0.72 * len(outcomes) + 0.8), 2.6)) as (figure, axes):
-        axis = axes[0][0]
+    with panel((max(2.2, 0.72 * len(outcomes) + 0.8), 2.6)) as (figure, axis):
         values = [
             [100 * a for run in o.runs.values() for a in run.clients.values()] for o in outcomes
         ]
@@ -174,11 +169,8 @@ def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
 def _sweep(axis: Any, found: Sequence[tuple[float, Outcome]]) -> None:
     """One method's line: its accuracy at each value of the key, with the interval over seeds."""
     points = [(x, e) for x, o in found if (e := measures.accuracy(o.runs))]
-    xs, ys, halves = (
-        [x for x, _ in points],
-        [100 * e.mean for _, e in points],
-        [100 * (e.half or 0.0) for _, e in points],
-    )
+    xs, ys = [x for x, _ in points], [100 * e.mean for _, e in points]
+    halves = [100 * (e.half or 0.0) for _, e in points]
     colour, marker, line = of_outcome(found[0][1])
     axis.errorbar(
         xs, ys, halves, color=colour, marker=marker, linestyle=line, capsize=2, elinewidth=0.8
@@ -225,7 +217,7 @@ def _curve(
         color=colour,
         linestyle=line,
         marker=marker,
-        markevery=_spaced(len(xs) - first),
+        markevery=max(1, (len(xs) - first) // 6),  # about six on a line
         label=outcome.title,
     )
     if len(runs) > 1:
@@ -250,8 +242,3 @@ def _ticks(axis: Any, label: str, scale: str) -> None:
         axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "round"))
     if label != "round":
         axis.xaxis.set_major_formatter(large_numbers("B" if label.startswith("sent") else ""))
-
-
-def _spaced(points: int) -> int:
-    """Every how many points a marker is drawn: about six on a line."""
-    return max(1, points // 6)

@@ -19,7 +19,7 @@ from pfedlora_flwr.report import words
 from pfedlora_flwr.report.data_figures import client_ticks, data_of, first_run, names_height
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
-from pfedlora_flwr.report.style import OKABE_ITO, drawing, literal, save
+from pfedlora_flwr.report.style import OKABE_ITO, drawing, literal, panel, save
 from pfedlora_flwr.training.kinds import IMAGES, SERIES, TEXT, VECTORS, Kind
 
 _CLIENTS, _CLASSES, _CHANNELS, _FEATURES = 3, 8, 6, 30
@@ -70,11 +70,9 @@ def _images(owned: _Owned) -> Picture:
 
 def _series(owned: _Owned) -> Picture:
     channels = owned.dataset.shape[0]
-    first = (
-        f"the first {_CHANNELS} of its {channels} channels"
-        if channels > _CHANNELS
-        else "its channels"
-    )
+    first = "its channels"
+    if channels > _CHANNELS:
+        first = f"the first {_CHANNELS} of its {channels} channels"
 
     def draw(axis: Any, one: npt.NDArray[Any]) -> None:
         normalised = (one - owned.mean[:, None]) / owned.std[:, None]
@@ -99,10 +97,7 @@ def _samples(
     held = np.unique(np.concatenate([labels[partition.clients[k].train] for k in clients]))
     classes = held[:_CLASSES].tolist()  # those that a client shown here has
     size = 0.95 * len(classes) + 0.5, 0.9 * len(clients) + 0.4
-    with drawing(len(clients), len(classes), size, sharey=sharey) as (
-        figure,
-        axes,
-    ):
+    with drawing(len(clients), len(classes), size, sharey=sharey) as (figure, axes):
         for row, client in zip(axes, clients, strict=True):
             train = partition.clients[client].train
             for axis, label in zip(row, classes, strict=True):
@@ -126,18 +121,12 @@ def _vectors(owned: _Owned) -> Picture:
     """A column a client, a row a feature."""
     dataset, partition = owned.dataset, owned.partition
     every = dataset.feature_names or tuple(f"feature {i}" for i in range(dataset.shape[0]))
-    own = np.stack(
-        [
-            (dataset.inputs[split.train].mean(0, dtype=np.float64) - owned.mean) / owned.std
-            for split in partition.clients
-        ],
-        axis=1,
-    )
+    means = [dataset.inputs[c.train].mean(0, dtype=np.float64) for c in partition.clients]
+    own = np.stack([(mean - owned.mean) / owned.std for mean in means], axis=1)
     rows = np.sort(np.argsort(-own.std(1), kind="stable")[:_FEATURES])
     most = max(float(np.abs(own[rows]).max()), 1e-9)
     size = 4.6, 0.9 + 0.14 * len(rows) + names_height(partition)
-    with drawing(1, 1, size) as (figure, axes):
-        axis = axes[0][0]
+    with panel(size) as (figure, axis):
         axis.grid(visible=False)
         image = axis.imshow(
             own[rows], aspect="auto", cmap="PuOr", vmin=-most, vmax=most, interpolation="nearest"
@@ -160,8 +149,7 @@ def _texts(owned: _Owned) -> Picture:
     dataset, partition = owned.dataset, owned.partition
     shown = partition.clients[:_BOXES]
     lengths = [np.count_nonzero(dataset.inputs[split.train], axis=1) for split in shown]
-    with drawing(1, 1, (4.6, 2.4)) as (figure, axes):
-        axis = axes[0][0]
+    with panel((4.6, 2.4)) as (figure, axis):
         axis.boxplot(lengths, positions=range(len(shown)), flierprops={"markersize": 2})
         axis.set_xticks(range(len(shown)), [str(k) for k in range(len(shown))], fontsize=6)
         axis.set_xlabel("client")

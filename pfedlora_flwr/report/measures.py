@@ -20,7 +20,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from typing import Any
 
 from scipy.stats import t as student
@@ -29,7 +28,6 @@ from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.runs.completed import Run
-from pfedlora_flwr.runs.rows import RoundRow
 from pfedlora_flwr.training.metrics import place, worth
 
 FEWEST = 3
@@ -78,20 +76,17 @@ def bound(seeds: int, level: float) -> float:
     return float(student.ppf(1 - level / 2, seeds - 1))
 
 
-def bonferroni(e: Estimate, tests: int) -> Estimate:
-    """The same mean with an interval that holds together with those of the other such tests."""
-    assert e.half is not None
-    n = len(e.values)
-    wider = bound(n, 0.05 / tests) / bound(n, 0.05)
-    return Estimate(e.values, e.mean, e.half * wider)
-
-
-def value(run: Run, place: str) -> Any:
-    """What stands in the run's result at `part/name`; None where it has no such field."""
-    found: Any = run.result
+def figure(told: Mapping[str, Any], place: str) -> Any:
+    """What stands in a result or an audit at `part/name`; None where it has no such field."""
+    found: Any = told
     for name in place.split("/"):
         found = found.get(name) if found else None
     return found
+
+
+def value(run: Run, place: str) -> Any:
+    """What stands there in the run's result."""
+    return figure(run.result, place)
 
 
 def over_seeds(outcome: Outcome, place: str) -> Estimate | None:
@@ -121,13 +116,6 @@ def paired(
 def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Estimate | None:
     """Our numbers minus theirs, over the keys (seeds) that both have."""
     return estimate([ours[key] - theirs[key] for key in ours if key in theirs])
-
-
-def last_within(rounds: Sequence[RoundRow], flops: float) -> int:
-    """The last round up to which the clients have executed no more operations than that."""
-    return max(
-        t for t, spent in enumerate(accumulate(row["flops"] for row in rounds)) if spent <= flops
-    )
 
 
 def winner(outcomes: Sequence[Outcome]) -> Outcome | None:

@@ -153,11 +153,10 @@ def _alone(study: Study) -> str:
     if len(one.runs) == 1:
         accuracy, e = run.result["accuracy"], run.experiment
         worst = accuracy["worst"]
-        end = (
-            "under masks no client's own is known"
-            if worst is None
-            else f"at the end the worst client has {100 * worst:.2f} %"
-        )
+        if worst is None:
+            end = "under masks no client's own is known"
+        else:
+            end = f"at the end the worst client has {100 * worst:.2f} %"
         return (
             f"{name} reaches {100 * run.accuracy:.2f} % mean test accuracy over"
             f" {counted(accuracy['evaluated'], 'client')} (one run, after round"

@@ -30,7 +30,7 @@ def table(study: Study) -> Table:
                 "noise z": _each(_number(dp["noise"], "by client") for dp in spent),
                 "clip S": _each(_number(dp["clip"]) for dp in spent),
                 "participations, at most": _each(str(dp["participations_max"]) for dp in spent),
-                "earlier runs": _each(_earlier(dp) for dp in spent),
+                "earlier runs": _each(", ".join(map(_spent, dp["earlier"])) or "–" for dp in spent),
             }
         )
     note = (
@@ -46,11 +46,7 @@ def table(study: Study) -> Table:
 
 def _dp(run: Run) -> DP | None:
     privacy = run.result.get("privacy")
-    return privacy.get("dp") if privacy else None  # an older version's has none
-
-
-def _earlier(dp: DP) -> str:
-    return ", ".join(map(_spent, dp["earlier"])) or "–"
+    return privacy["dp"] if privacy else None
 
 
 def _spent(run: EarlierRun) -> str:

@@ -20,9 +20,5 @@ def clients(study: Study) -> Table:
         }
         for client, row in (runs[0].result["per_client"].items() if len(runs) == 1 else ())
     ]
-    return Table(
-        "clients",
-        "Clients",
-        rows,
-        "Test accuracy of each client's final model, on its own test part, in percent.",
-    )
+    note = "Test accuracy of each client's final model, on its own test part, in percent."
+    return Table("clients", "Clients", rows, note)

@@ -181,8 +181,7 @@ def figures(study: Study, found: Sequence[Finding], folder: Path) -> list[Pictur
     if (shown := chief(study, found)) is None:
         return []
     best, of = shown
-    with style.drawing(1, 1, (4.6, 0.9 + 0.22 * len(of))) as (figure, axes):
-        axis = axes[0][0]
+    with style.panel((4.6, 0.9 + 0.22 * len(of))) as (figure, axis):
         for place, site in enumerate(of):
             colour = _RED if site.gain.mean < 0 else _BLUE
             ends = [100 * site.alone, 100 * site.ours]

@@ -105,6 +105,13 @@ def drawing(
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+@contextmanager
+def panel(size: tuple[float, float]) -> Iterator[tuple[Figure, Any]]:
+    """The same with one panel, and its axes."""
+    with drawing(1, 1, size) as (figure, axes):
+        yield figure, axes[0][0]
+
+
 def remove(folder: Path, name: str) -> None:
     """What `save` wrote under this name."""
     for suffix in ("svg", "pdf", "png"):

@@ -49,25 +49,9 @@ _SENT = ("parameters, full", "bytes, full", "parameters, paper", "whole run: par
 
 def all_tables(study: Study) -> list[Table]:
     """Every table; one without rows has nothing to say."""
-    found = [
-        accuracy(study),
-        accuracies(study),
-        gains(study),
-        countings.scores(study),
-        countings.sampled(study),
-    ]
-    return [
-        *found,
-        costs(study),
-        errors(study),
-        headline(study),
-        held_out.table(study),
-        privacy.table(study),
-        audits(study),
-        clients(study),
-        tuning(study),
-        missing(study),
-    ]
+    of_accuracy = (accuracy, accuracies, gains, countings.scores, countings.sampled)
+    others = (headline, held_out.table, privacy.table, audits, clients, tuning, missing)
+    return [table(study) for table in (*of_accuracy, costs, errors, *others)]
 
 
 def accuracy(study: Study) -> Table:
@@ -220,12 +204,8 @@ def tuning(study: Study) -> Table:
                 "": "**chosen**" if tried.candidate == o.chosen else "",
             }
             rows.append(row)
-    return Table(
-        "tuning",
-        "Tuned keys",
-        rows,
-        "Chosen by the validation part's score of the first seed, never by the test part.",
-    )
+    note = "Chosen by the validation part's score of the first seed, never by the test part."
+    return Table("tuning", "Tuned keys", rows, note)
 
 
 def missing(study: Study) -> Table:
@@ -344,12 +324,8 @@ def _other(outcome: Outcome) -> str:
     """The accuracies of the further predictors that all seeds have."""
     found = [run.result["accuracy"]["other"] for run in outcome.runs.values()]
     names = [name for name in found[0] if all(name in other for other in found)] if found else []
-    return (
-        ", ".join(
-            f"{name} {100 * statistics.fmean(other[name] for other in found):.2f}" for name in names
-        )
-        or "–"
-    )
+    means = {name: 100 * statistics.fmean(other[name] for other in found) for name in names}
+    return ", ".join(f"{name} {mean:.2f}" for name, mean in means.items()) or "–"
 
 
 def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -83,16 +83,14 @@ def write_report(
 
 def _draw(study: Study, judged: Sequence[Finding], output: Path) -> tuple[list[Picture], list[str]]:
     """Every figure, and a line for each that could not be drawn."""
-    pictures, left_out = (
-        [
-            *sites.figures(study, judged, output),
-            *gain_figure.figures(study, output),
-            *figures.robustness(study, output),
-            *aggregation.pictures(study, output),
-            *held_out.figures(study, output),
-        ],
-        dict[tuple[str, str], list[str]](),
-    )
+    left_out: dict[tuple[str, str], list[str]] = {}
+    pictures = [
+        *sites.figures(study, judged, output),
+        *gain_figure.figures(study, output),
+        *figures.robustness(study, output),
+        *aggregation.pictures(study, output),
+        *held_out.figures(study, output),
+    ]
     of_data: dict[str, Drawer] = {
         "class histogram": data_figures.histogram,
         "figure of inputs": input_figures.inputs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from pfedlora_flwr.errors import UserError
 
@@ -107,14 +107,6 @@ class Audit(TypedDict):
 
 
 _ALWAYS = tuple(name for name in Audit.__annotations__ if name != "dp")
-
-
-def figure(audit: Audit, place: str) -> float | None:
-    """A figure by its place, such as `classes/upload/auc`; None where nothing was attacked so."""
-    found: Any = audit
-    for name in place.split("/"):
-        found = found.get(name) if found else None
-    return found
 
 
 def read_audit(path: Path) -> Audit | None:

@@ -49,19 +49,16 @@ class Budget:
 
     def beyond(self, sampled: Iterable[int]) -> float | None:
         """The largest ε after one more round of these clients, where it exceeds `dp.epsilon`."""
-        most = max(self.participations.get(client, 0) + 1 for client in sampled)
-        return self._exceeding(most)
+        return self._exceeding(max(self.participations.get(client, 0) + 1 for client in sampled))
 
     def beyond_with(self, rounds: int, done: int) -> float | None:
         """The largest ε after round `rounds`, `done` of which are done, where it exceeds
         `dp.epsilon`."""
-        more = planned(self._e.replace(rounds=rounds), done + 1)
-        return self._exceeding(self.most_with(more))
+        return self._exceeding(self.most_with(planned(self._e.replace(rounds=rounds), done + 1)))
 
     def most_with(self, more: Mapping[int, int]) -> int:
         """The most participations of a client, with so many more by client."""
-        found = Counter(self.participations) + Counter(more)
-        return max(found.values(), default=0)
+        return max((Counter(self.participations) + Counter(more)).values(), default=0)
 
     def spend(self, clients: Iterable[int]) -> None:
         """Counts one more noised sum of these clients, before its noise is drawn."""
@@ -108,17 +105,11 @@ def replaced(path: Path, told: EarlierRun | None = None) -> bytes | None:
         earlier += [] if known else [told]
     if saved.get("participations"):
         most = max(saved["participations"].values())
-        noise, delta = saved["noise"], saved["delta"]
-        spent: EarlierRun = {
-            "fingerprint": saved["fingerprint"],
-            "level": saved.get("level", "user"),
-            "epsilon": finite(epsilon(noise, most, delta)),
-            "noise": noise,
-            "delta": delta,
-            "draws": saved["draws"],
-            "participations_max": most,
-        }
-        earlier.append(spent)
+        spent = {k: saved[k] for k in ("fingerprint", "noise", "delta", "draws")}
+        z = finite(epsilon(saved["noise"], most, saved["delta"]))
+        earlier.append(
+            spent | {"level": saved.get("level", "user"), "epsilon": z, "participations_max": most}
+        )
     return json.dumps({"earlier": earlier}).encode() if earlier else None
 
 
@@ -133,31 +124,14 @@ def spent_by_lines(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -
     which is ε = ∞. None: its record has all."""
     if e.noises_rounds:
         return None
-    return spent_on_records(e, visits) if e.noises_gradients else _without_noise(e, visits)
-
-
-def _without_noise(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun:
-    return {
-        "fingerprint": e.fingerprint(),
-        "level": "none",
-        "epsilon": None,
-        "noise": 0.0,
-        "delta": e.dp.delta,
-        "draws": None,
-        "participations_max": max(Counter(row["client"] for row in visits).values(), default=0),
-    }
-
-
-def spent_on_records(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun:
-    """What a run spent of its clients' records: visits that failed may have drawn noise, too, and
-    no client has told what."""
-    visits = list(visits)
+    visits, records = list(visits), e.noises_gradients
+    # visits that failed may have drawn noise, too, and no client has told what
     counts, told = Counter(row["client"] for row in visits), told_of_records(visits)
     return {
         "fingerprint": e.fingerprint(),
-        "level": "record",
-        "epsilon": finite(max(told.values(), default=math.inf)),
-        "noise": e.dp.noise,
+        "level": "record" if records else "none",
+        "epsilon": finite(max(told.values(), default=math.inf)) if records else None,
+        "noise": e.dp.noise if records else 0.0,
         "delta": e.dp.delta,
         "draws": None,
         "participations_max": max(counts.values(), default=0),

@@ -160,12 +160,10 @@ class ServerState:
         """Makes the state what it would be had its round not been the last."""
         assert self.before_last is not None
         kept, self.before_last = self.before_last, None
-        self.counts, self.other_accuracies, self.stale, self.means = (
-            kept.counts,
-            kept.other_accuracies,
-            kept.stale,
-            kept.means,
-        )
+        self.counts = kept.counts
+        self.other_accuracies = kept.other_accuracies
+        self.stale = kept.stale
+        self.means = kept.means
 
     def evaluated(self) -> dict[str, Any]:
         """The fields of a round's line that are means over the evaluated clients."""

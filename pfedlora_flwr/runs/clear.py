@@ -55,10 +55,8 @@ def scores_told(e: Experiment, x: Execution | None = None) -> tuple[str, ...]:
 
 def in_words(e: Experiment) -> str:
     """The same as a reader is told it."""
-    figures, node = (
-        "accuracies and sample counts of the evaluation parts",
-        "what a node says of itself when it connects",
-    )
+    figures = "accuracies and sample counts of the evaluation parts"
+    node = "what a node says of itself when it connects"
     rough = ", from which n_k follows roughly"
     if e.secagg.enabled:
         return f"seconds, {node}; where its node-config says scores=told, {figures}{rough}"

@@ -152,8 +152,7 @@ def changed(run: RunDirectory, keys: Mapping[str, object]) -> Changed | None:
     here = collect(keys).hashes if told else {}
     if not told or not here:
         return None
-    was = told[-1]["files"]
-    files = differing_files(was, here)
+    files = differing_files(told[-1]["files"], here)
     return Changed(tuple(files)) if files else None
 
 

@@ -53,8 +53,7 @@ def number_sites(run: RunDirectory, name: str) -> None:
     is the same site in all of them. name: `comparison-run`; empty: it is of none."""
     if not name or run.numbers_file.exists():
         return
-    inside = run.numbers_file.relative_to(run.path)
-    others = (home() / Path(name).parts[0]).rglob(str(inside))
+    others = (home() / Path(name).parts[0]).rglob(str(run.numbers_file.relative_to(run.path)))
     if newest := max(others, key=lambda file: file.stat().st_mtime, default=None):
         write_atomically(run.numbers_file, newest.read_bytes())
 

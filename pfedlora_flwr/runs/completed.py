@@ -15,7 +15,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.runs import right_rows
 from pfedlora_flwr.runs.code_copy import Hashes, check_importable, differing_files, hashes_of
-from pfedlora_flwr.runs.directory import RunDirectory, find_runs
+from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.provenance import read_about
 from pfedlora_flwr.runs.records import check_told
 from pfedlora_flwr.runs.result import at_best, best_round, to_target, validation_of
@@ -162,11 +162,9 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
     result = directory.result()
     if result is None:
         rows = directory.rounds()
-        return (
-            Missing("unfinished", f"unfinished after round {rows[-1]['round']}", path)
-            if rows
-            else Missing(NOT_RUN, NOT_RUN, path)
-        )
+        if not rows:
+            return Missing(NOT_RUN, NOT_RUN, path)
+        return Missing("unfinished", f"unfinished after round {rows[-1]['round']}", path)
     if result["status"] == DIVERGED:
         return Missing(DIVERGED, f"{DIVERGED} (round {result['diverged_in']})", path)
     if result["status"] != "completed":
@@ -179,10 +177,3 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
     if rounds is not None and done > rounds:
         return Missing(EXTENDED, f"{EXTENDED} to {done} rounds, of {rounds} here", path)
     return Run(directory, result)
-
-
-def completed_runs(folder: Path) -> list[Run]:
-    """The completed runs in a folder, at any depth."""
-    return [
-        run for directory in find_runs(folder) if isinstance(run := read_run(directory.path), Run)
-    ]

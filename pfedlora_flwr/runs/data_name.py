@@ -51,8 +51,7 @@ def data_name(run: RunDirectory, e: Experiment) -> str:
 
 def data_told(run: RunDirectory, e: Experiment, task: Task) -> str:
     """The name and, of own data, the kind and shape of its inputs and its classes."""
-    known = f": {task}, {task.classes} classes" if run.partition == OWN else ""
-    return data_name(run, e) + known
+    return data_name(run, e) + (f": {task}, {task.classes} classes" if run.partition == OWN else "")
 
 
 def own_data(
@@ -89,8 +88,7 @@ def own_in_words(result: Result) -> str:
     if own is None:
         return ""
     samples = [] if own["samples"] is None else [f"{own['samples']:,} samples"]
-    inputs = kinds.named(own["kind"]).of(tuple(own["shape"]))
-    parts = [inputs, f"{own['classes']} classes"]
+    parts = [kinds.named(own["kind"]).of(tuple(own["shape"])), f"{own['classes']} classes"]
     return f"{result['dataset']}: {', '.join(parts + samples)}"
 
 

@@ -73,13 +73,18 @@ class RunDirectory(RunFiles):
         if simulated and config.execution.resume:
             check_models(self, config.experiment)
         make_folder(self.server)
-        self._acquire(_DYING if config.execution.resume else LOOK)
+        try:
+            self._lock.acquire(timeout=_DYING if config.execution.resume else LOOK)
+        except Timeout:
+            raise in_use(self.path) from None
         for file in self.findings:
             file.unlink(missing_ok=True)
         if config.execution.resume:
             self._go_on(config)
             return
-        e = self._of_a_run
+        e = None
+        with suppress(UserError):  # no run is here, or none that can be read
+            e = self.experiment()
         spent = replaced(self.dp_file, spent_by_lines(e, self.visits()) if e else None)
         if spent is not None:
             write_atomically(self.dp_file, spent)
@@ -96,7 +101,9 @@ class RunDirectory(RunFiles):
     def check_free(self, config: RunConfig) -> None:
         """Raises UserError unless the run may start (or resume) here. Changes nothing."""
         if config.execution.resume:
-            self._check_goes_on(config.experiment)
+            self.check_resumable()
+            self.check_whole()
+            check_goes_on(self, config.experiment)
             return
         overwrite = config.execution.overwrite
         inside = self.path.iterdir() if self.path.is_dir() else iter(())
@@ -216,8 +223,7 @@ class RunDirectory(RunFiles):
 
     def write_token(self) -> None:
         """Gives the run the name that sites know it by."""
-        token = f"{derive(time.time_ns(), str(self.path)):016x}"
-        write_atomically(self.token_file, token.encode())
+        write_atomically(self.token_file, f"{derive(time.time_ns(), str(self.path)):016x}".encode())
 
     def write_result(self, result: Result) -> None:
         write_atomically(self.result_file, (json.dumps(result, indent=2) + "\n").encode())
@@ -296,13 +302,6 @@ class RunDirectory(RunFiles):
             for store in (self.client_store(client), self.server_store(client)):
                 store.keep(version)
 
-    def _check_goes_on(self, experiment: Experiment) -> None:
-        """Raises UserError unless the run here is of this Experiment, or of one that this one
-        extends."""
-        self.check_resumable()
-        self.check_whole()
-        check_goes_on(self, experiment)
-
     def _go_on(self, config: RunConfig) -> None:
         """Takes up the run here, adding to its history; for more rounds than it had, as if it had
         had them from the start."""
@@ -336,19 +335,6 @@ class RunDirectory(RunFiles):
         """Whether nothing is here but what replaced runs spent."""
         there = {path for path in self.server.glob("*") if path != self.lock_file}
         return not self.holds_run and there == {self.dp_file} and spent_nothing(self.dp_file)
-
-    @property
-    def _of_a_run(self) -> Experiment | None:
-        """That of the run here."""
-        with suppress(UserError):  # none, or one of a version that cannot be read any more
-            return self.experiment()
-        return None
-
-    def _acquire(self, patience: float) -> None:
-        try:
-            self._lock.acquire(timeout=patience)
-        except Timeout:
-            raise in_use(self.path) from None
 
     def _clear(self) -> None:
         folders = self.clients, self.states, self.rows, self.report, self.events, self.source

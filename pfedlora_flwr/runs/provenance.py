@@ -77,9 +77,8 @@ def git_commit(file: Path = Path(__file__)) -> str | None:
     folder = str(file.resolve().parent)
 
     def git(*words: str) -> str:
-        command = ["git", "-C", folder, *words]
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=5, check=True
+            ["git", "-C", folder, *words], capture_output=True, text=True, timeout=5, check=True
         ).stdout.strip()
 
     try:

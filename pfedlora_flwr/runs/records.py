@@ -41,11 +41,10 @@ def read_result(path: Path, format: int) -> Result | None:
             f"{path} has format {found['format']}, and this version reads {format}: another"
             " version made this run"
         )
-    lacks = (
-        [name for name in _MEASURES if found.get(name) is None]
-        if found["status"] == "completed"
-        else []
-    )
+    if found["status"] == "completed":
+        lacks = [name for name in _MEASURES if found.get(name) is None]
+    else:
+        lacks = []
     if lacks:
         raise UserError(f"{path} lacks {', '.join(lacks)}; {advice}")
     return found  # type: ignore[return-value]

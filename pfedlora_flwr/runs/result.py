@@ -7,7 +7,7 @@ import json
 import logging
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast, get_args
 
 from pfedlora_flwr.config.setup import Setup
@@ -26,13 +26,13 @@ from pfedlora_flwr.runs.joining import joined_after, left_after
 from pfedlora_flwr.runs.layout import FORMAT
 from pfedlora_flwr.runs.privacy import privacy_of
 from pfedlora_flwr.runs.rows import (
+    Communication,
     FailedVisitRow,
     HeldOut,
     HeldOutMean,
     HeldOutRow,
     Result,
     RoundRow,
-    Sampled,
     Status,
     StoppedBy,
     ToTarget,
@@ -47,6 +47,7 @@ RESULT_LINE = LINE + "result "
 STATUS_LINE, FILES_LINE = LINE + "status ", LINE + "files "
 """How the lines begin there that hold a RunStatus, and a run's files."""
 FOR_PROGRAMS = (RESULT_LINE, STATUS_LINE, FILES_LINE)
+_UNTIL = ("rounds", "parameters", "bytes", "flops")
 
 
 def write_result(
@@ -153,19 +154,15 @@ def _with_measures(
     per_client, masked = state.accuracies("test"), state.means is not None
     over_all = comparable(e, rows)
     best = at_best(e, rows, config.execution.verdict_score)
-    # of the clients' last visits, of all visits
-    samples, nodes, lost = dict[int, int | None](), Counter[str](), 0
-
-    def visits() -> Iterator[VisitRow | FailedVisitRow]:
-        nonlocal lost
-        for row in run.visits():
-            if row["status"] == "ok":
-                samples[row["client"]] = row["samples"]
-                lost += row["lost"]
-                nodes.update([row["node"]] if "node" in row else [])
-            yield row
-
-    by_sampled = sampled(visits())
+    samples: dict[int, int | None] = {}  # of the clients' last visits
+    nodes: Counter[str] = Counter()
+    lost = 0
+    for row in run.visits():
+        if row["status"] == "ok":
+            samples[row["client"]] = row["samples"]
+            lost += row["lost"]
+            nodes.update([row["node"]] if "node" in row else [])
+    means = [*sampled_by_round(run.visits()).values()]
     task = Setup.of(config).task
     if own := own_data(run, task, samples, state.counts):
         result = {**result, "own_data": own}
@@ -180,7 +177,8 @@ def _with_measures(
             "final": rows[-1]["accuracy"],
             **best.pop("accuracy"),
             "max_test": max(row["accuracy"] for row in over_all),
-            **by_sampled,
+            "sampled_last": means[-1] if means else None,
+            "sampled_highest": max(means, default=None),
             "std": None if masked else statistics.pstdev(per_client.values() or [0.0]),
             "evaluated": state.evaluated()["evaluated"],
             "worst": None if masked else min(per_client.values(), default=0.0),
@@ -197,14 +195,9 @@ def _with_measures(
             }
             for k in per_client
         },
-        "communication": {
-            "parameters_up": totals.parameters_up,
-            "parameters_down": totals.parameters_down,
-            "bytes_up": totals.bytes_up,
-            "bytes_down": totals.bytes_down,
-            "wire_up": totals.wire_up,
-            "wire_down": totals.wire_down,
-        },
+        "communication": cast(
+            Communication, {k: n for k, n in totals.as_dict().items() if k != "flops"}
+        ),
         "flops": totals.flops,
         "operations": {"clients": totals.flops, "server": state.server_flops},
         "to_target": to_target(e, rows),
@@ -221,7 +214,7 @@ def _with_measures(
         },
         "machine": {"nodes": dict(nodes)},
         "shared_sha256": shared_sha256(e, state),
-        "models_sha256": models_sha256(state),
+        "models_sha256": _over_clients(state.models),
         "partition": run.partition,
         "data_notes": _data_notes(run, config),
         "refused": state.refused,
@@ -311,15 +304,6 @@ def sampled_by_round(visits: Iterable[VisitRow | FailedVisitRow]) -> dict[int, f
     return {round: statistics.fmean(by_round[round]) for round in sorted(by_round)}
 
 
-def sampled(visits: Iterable[VisitRow | FailedVisitRow]) -> Sampled:
-    """The means by round: of the last round that has one, and the highest."""
-    means = [*sampled_by_round(visits).values()]
-    return {
-        "sampled_last": means[-1] if means else None,
-        "sampled_highest": max(means, default=None),
-    }
-
-
 def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
     """Totals up to the first comparable round at the target accuracy, all clients and both ways;
     nulls when it was not reached."""
@@ -330,13 +314,7 @@ def to_target(e: Experiment, rows: list[RoundRow]) -> ToTarget:
         None,
     )
     if reached is None:
-        return {
-            "accuracy": target,
-            "rounds": None,
-            "parameters": None,
-            "bytes": None,
-            "flops": None,
-        }
+        return cast(ToTarget, {"accuracy": target} | dict.fromkeys(_UNTIL))
     until = rows[: reached + 1]
     return {
         "accuracy": target,
@@ -351,11 +329,9 @@ def shared_sha256(e: Experiment, state: ServerState) -> str:
     """SHA-256 of the server's tensors; where each client has a state, over all of them in client
     order (the first if none was merged)."""
     whole = tensors_sha256(state.tensors)
-    return (
-        _over_clients({k: state.states.get(k, whole) for k in range(e.clients)})
-        if e.state_per_client
-        else whole
-    )
+    if not e.state_per_client:
+        return whole
+    return _over_clients({k: state.states.get(k, whole) for k in range(e.clients)})
 
 
 def models_sha256(state: ServerState) -> str:

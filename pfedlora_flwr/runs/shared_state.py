@@ -140,7 +140,7 @@ def _read(tensors: Tensors, told: Any) -> SharedState:
         downloads={name: sets[number] for name, number in told["set_of_model"].items()},
         class_names=tuple(told["class_names"]),
         feature_names=tuple(told["feature_names"]),
-        constants=_constants(told["constants"]),
+        constants=told["constants"] and tuple(map(tuple, told["constants"])),
     )
 
 
@@ -227,7 +227,3 @@ def _abouts(run: RunDirectory, e: Experiment) -> Iterator[tuple[int, dict[str, A
         store = run.client_store(k)
         if (store.folder / ABOUT).exists():
             yield k, store.about()
-
-
-def _constants(told: Any) -> Constants | None:
-    return None if told is None else (tuple(told[0]), tuple(told[1]))

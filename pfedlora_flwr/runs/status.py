@@ -9,8 +9,9 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict, cast
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import gone_after
@@ -18,7 +19,7 @@ from pfedlora_flwr.runs.layout import CONFIG, RunFiles
 from pfedlora_flwr.runs.lines import seconds_left
 from pfedlora_flwr.runs.records import check_told
 from pfedlora_flwr.runs.rows import Phase, Status
-from pfedlora_flwr.runs.standing import Client, Standing
+from pfedlora_flwr.runs.standing import Standing
 
 State = Literal["running", "killed", "unknown"] | Status
 LOST = "its server is gone and left no result; resume=true continues it"
@@ -100,7 +101,10 @@ def status_of(run: RunFiles, state: State, reason: str | None, standing: Standin
     doing, so_far, rounds = run.doing() or {}, standing.so_far, keys.get("rounds")
     left = gone_after(keys.get("clients-left", ""), so_far.round)
     clients = {
-        str(number): _client(client, standing.seen(number))
+        str(number): cast(
+            ClientStatus,
+            {"round": client.round, "seen": standing.seen(number)} | asdict(client),
+        )
         for number, client in sorted(standing.clients.items())
         if number not in left
     }
@@ -149,17 +153,6 @@ def _state(run: RunFiles) -> tuple[State, str | None]:
     if host in (None, socket.gethostname()):
         return "killed", LOST
     return "unknown", f"its server ran on {host}, and it left no result; ask there"
-
-
-def _client(client: Client, seen: float | None) -> ClientStatus:
-    return {
-        "round": client.round,
-        "seen": seen,
-        "failures": client.failures,
-        "in_a_row": client.in_a_row,
-        "refused": client.refused,
-        "reason": client.reason,
-    }
 
 
 def _left(standing: Standing, rounds: int) -> float | None:

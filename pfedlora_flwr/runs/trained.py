@@ -259,17 +259,8 @@ def _build(
             f" {client} has: {why}"
         ) from None
     module = channels_last(module.eval())
-    return Trained(
-        client,
-        version,
-        tensors_sha256(kept(module)),
-        experiment,
-        method,
-        module,
-        about,
-        counts,
-        store.data(version),
-    )
+    digest, data = tensors_sha256(kept(module)), store.data(version)
+    return Trained(client, version, digest, experiment, method, module, about, counts, data)
 
 
 def _filled(names: Sequence[str], classes: int) -> list[str]:

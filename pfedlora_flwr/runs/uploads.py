@@ -4,10 +4,9 @@ client, and the state at its start."""
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors, Upload
 from pfedlora_flwr.runs.store import read_tensors, write_tensors
 
 
@@ -17,11 +16,10 @@ class Uploads:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, round: int, state: Tensors, uploads: Mapping[int, Upload]) -> None:
+    def save(self, round: int, state: Tensors, uploads: ByClient) -> None:
         """Keeps a round's admitted uploads, by client, and the server's state before they were
         merged."""
-        folder = self._round(round)
-        folder.mkdir(parents=True, exist_ok=True)
+        self._round(round).mkdir(parents=True, exist_ok=True)
         write_tensors(self._state(round), state)
         for client, upload in uploads.items():
             write_tensors(self._upload(round, client), upload.tensors, samples=str(upload.samples))

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.provenance import read_about
-from pfedlora_flwr.runs.rows import Origin, RoundRow
+from pfedlora_flwr.runs.rows import Origin
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,9 @@ class Anew:
                 f"{told}, and with sharing=none no other client's model knows of it;"
                 f" resume=true and clients-left={client} lets it leave"
             )
-        rows = run.rounds()
-        first = next((row["round"] for row in rows if _took_part(client, row, e)), None)
+        # it was evaluated before round 1, or sampled
+        took = {r["round"]: r["sampled"] if r["round"] else e.clients_in(0) for r in run.rounds()}
+        first = next((round for round, clients in took.items() if client in clients), None)
         if first is None:
             raise UserError(
                 f"{told}, which took part in no round of {run.path}: nothing of it is there;"
@@ -138,8 +138,3 @@ class Anew:
             "token": next((o["token"] for o in held if o["round"] >= self.round), self.run.token),
         }
         return [*(o for o in held if o["round"] < self.round), mine]
-
-
-def _took_part(client: int, row: RoundRow, e: Experiment) -> bool:
-    """Whether it was evaluated before round 1, or sampled."""
-    return client in (row["sampled"] if row["round"] else e.clients_in(0))

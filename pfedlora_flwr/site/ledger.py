@@ -46,8 +46,7 @@ class Terms:
         if z is None:
             assert self.wanted is not None
             z = noise_for(self.wanted, self.planned, self.delta)
-        delta = min(self.delta, _DELTA)
-        return record_epsilon(z, self.parts, visits * self.steps, delta)
+        return record_epsilon(z, self.parts, visits * self.steps, min(self.delta, _DELTA))
 
 
 def terms_of(e: Experiment, spent: Spent | None) -> Terms:

@@ -16,6 +16,7 @@ from torch import Tensor
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.training.loop import Samples
 
+Numbers = Sequence[float]
 Shape = tuple[int, ...]
 """Of one input as a model takes it, an entry for each of its kind's axes."""
 _MOST_NUMBERS = 100_000_000
@@ -100,8 +101,7 @@ class Kind:
         float64."""
         if given.ndim != 1 + len(self.axes) or given.dtype.kind not in "iuf":
             return None
-        exact = np.can_cast(given.dtype, np.float32)
-        return given.astype(np.float32 if exact else np.float64)
+        return given.astype(np.float32 if np.can_cast(given.dtype, np.float32) else np.float64)
 
     def holds(self, inputs: npt.NDArray[Any]) -> bool:
         """Whether a dataset's inputs, [n, …], are of this kind."""
@@ -121,9 +121,7 @@ class Kind:
         """`n` inputs as training has them, drawn at random, [n, *shape]."""
         return torch.randn(n, *shape, generator=generator)
 
-    def samples(
-        self, inputs: Tensor, labels: Tensor, mean: Sequence[float], std: Sequence[float]
-    ) -> Samples:
+    def samples(self, inputs: Tensor, labels: Tensor, mean: Numbers, std: Numbers) -> Samples:
         """A dataset's inputs, normalised for a model. mean, std: one for each channel or
         feature."""
         rest = (1,) * (inputs.ndim - 2)
@@ -188,9 +186,7 @@ class _Images(Kind):
     def shape_of(self, inputs: npt.NDArray[Any]) -> Shape:
         return (inputs.shape[3], *inputs.shape[1:3])
 
-    def samples(
-        self, inputs: Tensor, labels: Tensor, mean: Sequence[float], std: Sequence[float]
-    ) -> Samples:
+    def samples(self, inputs: Tensor, labels: Tensor, mean: Numbers, std: Numbers) -> Samples:
         """Pixels are scaled to [0, 1] and normalised in each batch."""
         device = inputs.device
         scale = torch.tensor([1 / (255 * s) for s in std], device=device)
@@ -268,9 +264,7 @@ class _Text(Kind):
     def random(self, shape: Shape, n: int, generator: torch.Generator) -> Tensor:
         return torch.randint(0, FEW_TOKENS, (n, *shape), generator=generator)
 
-    def samples(
-        self, inputs: Tensor, labels: Tensor, mean: Sequence[float], std: Sequence[float]
-    ) -> Samples:
+    def samples(self, inputs: Tensor, labels: Tensor, mean: Numbers, std: Numbers) -> Samples:
         """inputs: tokens."""
         return Samples(inputs, labels)
 

@@ -106,11 +106,9 @@ class AdamW(Optimizer):
 def make(e: Experiment, parameters: Sequence[Parameter], lr: float, round: int) -> Optimizer:
     """The Experiment's optimiser, new, for a visit in `round`; `lr` is scaled by `lr-schedule`."""
     lr *= scale(e, round)
-    return (
-        AdamW(parameters, lr, e.weight_decay)
-        if e.optimizer == "adamw"
-        else SGD(parameters, lr, e.momentum, e.weight_decay)
-    )
+    if e.optimizer == "adamw":
+        return AdamW(parameters, lr, e.weight_decay)
+    return SGD(parameters, lr, e.momentum, e.weight_decay)
 
 
 def scale(e: Experiment, round: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from pfedlora_flwr.federation.secure.uplink import moved_by
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.rng import sample_clients
 from pfedlora_flwr.runs import accountant
-from pfedlora_flwr.runs.budget import Budget, replaced, spent_on_records
+from pfedlora_flwr.runs.budget import Budget, replaced, spent_by_lines
 
 STANDARD_ERRORS = 4.5
 """Beyond which a statistic of honest noise lies once in 150,000 times."""
@@ -312,15 +313,16 @@ def test_what_is_spent_is_on_disk_before_it_is_used_and_adds_up(tmp_path: Path) 
 
 def test_of_records_a_replaced_run_lists_the_largest_epsilon_that_clients_told() -> None:
     e = from_flat(KEYS)
+    e = replace(e, dp=replace(e.dp, level="record"))
     rows: list[Any] = [
         {"client": 0, "status": "ok", "epsilon": 1.5},
         {"client": 1, "status": "ok", "epsilon": 1.25},
         {"client": 0, "status": "ok", "epsilon": 2.5},
         {"client": 1, "status": "failed"},
     ]
-    found = spent_on_records(e, rows)
+    found = spent_by_lines(e, rows)
     assert (found["level"], found["epsilon"], found["participations_max"]) == ("record", 2.5, 2)
-    assert spent_on_records(e, rows[3:])["epsilon"] is None, "it may have spent, and told nothing"
+    assert spent_by_lines(e, rows[3:])["epsilon"] is None, "it may have spent, and told nothing"
 
 
 def test_a_plan_is_not_exceeded_by_one_participation_and_no_extension(tmp_path: Path) -> None:

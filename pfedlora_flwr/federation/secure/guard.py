@@ -114,8 +114,7 @@ class Guard:
             ins, answer = wire.fit_instruction(message), call_next(message, context)
             clear = in_the_clear(e, scores_told=policy.scores_told)
             reply, seed, masked = _update(e, message, ins, answer, clear)
-            figures = figures_of(wire.fit_answer(answer).metrics)
-            masked += figures.tobytes()
+            masked += figures_of(wire.fit_answer(answer).metrics).tobytes()
             unmasked.begin(context, str(ins.config["token"]), int(ins.config["round"]), masked)
             drawn = np.random.get_state()
             # for the rounding, so that the sum's bits are those of the updates
@@ -167,10 +166,8 @@ def _check_terms(config: RunConfig, record: Mapping[str, Any], least: int) -> No
 
 def _check_sources(node: int, record: Mapping[str, Any], context: Context) -> None:
     """Each neighbour's mask once: one twice leaves fewer keys to learn than the threshold says."""
-    sources, neighbours = (
-        record[Key.SOURCE_LIST],
-        _kept(context, "public_keys_dict", Stage.SHARE_KEYS) - {node},
-    )
+    sources = record[Key.SOURCE_LIST]
+    neighbours = _kept(context, "public_keys_dict", Stage.SHARE_KEYS) - {node}
     if len({*sources}) < len(sources):
         raise UserError(
             "the server names a source of shares twice: so few masks would hide nothing"
@@ -225,10 +222,8 @@ def _update(
     answer = wire.fit_answer(reply)
     if (failed := failure_in(answer.metrics)) is not None:
         raise UserError(failed[0])
-    before, after = (
-        parameters_to_ndarrays(ins.parameters),
-        parameters_to_ndarrays(answer.parameters),
-    )
+    before = parameters_to_ndarrays(ins.parameters)
+    after = parameters_to_ndarrays(answer.parameters)
     names, asked = (json.loads(str(said["names"])) for said in (answer.metrics, ins.config))
     if names != asked:  # it may be a part, in a round that renews no more
         received = dict(zip(asked, before, strict=True))

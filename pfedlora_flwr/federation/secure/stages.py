@@ -82,10 +82,8 @@ class Stages:
         """The replies of one stage that are as they should be."""
         waiting, good, arrivals = list(messages), list[Message](), count(1)
         stage = str(_record(waiting[0])[Key.STAGE])
-        deadline, of = (
-            self._began + UNTIL[stage] * self.clients.execution.round_timeout,
-            len(waiting),
-        )
+        deadline = self._began + UNTIL[stage] * self.clients.execution.round_timeout
+        of = len(waiting)
 
         def arrived(reply: Message) -> None:
             self.clients.notice(reply)

@@ -63,11 +63,9 @@ def _is_first_or_equal(context: Context, what: str, value: bytes) -> bool:
     A node with a `state-path`, as every real one has, remembers on disk; a simulation's in its
     context, which a resumed run does not have."""
     records = context.state.config_records
-    token, round, found = (
-        str(records[_CURRENT]["token"]),
-        str(records[_CURRENT]["round"]),
-        sha256(value).hexdigest(),
-    )
+    token = str(records[_CURRENT]["token"])
+    round = str(records[_CURRENT]["round"])
+    found = sha256(value).hexdigest()
     file, kept = _file(context, token), records.get(_UNMASKED, ConfigRecord())
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)

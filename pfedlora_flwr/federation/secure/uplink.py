@@ -42,6 +42,10 @@ _REMEMBERED = 3
 """Rounds whose unmasking is remembered: a resumed run goes back by two at most."""
 
 
+class _NoSum(Exception):
+    """Why the server learns no sum of a round."""
+
+
 @dataclass
 class SecureUplink(Uplink):
     """The sum of a round's updates; it takes the place of `PlainUplink` for methods that average.
@@ -93,7 +97,11 @@ class SecureUplink(Uplink):
         size = sum(tensor.numel() for tensor in part.values())
         stages = Stages(round, clients, download, size, admit, self.fail, self.refuse)
         self.run.progress(phase="training", round=round.number, done=0, of=len(nodes))
-        found, reason = self._mean(round, clients, nodes, stages, before)
+        found, reason = None, ""
+        try:
+            found = self._mean(round, clients, nodes, stages, before)
+        except _NoSum as why:
+            reason = str(why)
         if round.failures:
             clients.roster.refresh()  # the next round waits for who is gone
         round.clock.lap("wait")
@@ -117,33 +125,31 @@ class SecureUplink(Uplink):
         nodes: Mapping[int, int],
         stages: Stages,
         before: list[int] | None,
-    ) -> tuple[tuple[npt.NDArray[np.float64], Summed | None] | None, str]:
+    ) -> tuple[npt.NDArray[np.float64], Summed | None]:
         """Δ̄ = Σ n_k Δ_k / Σ n_k over the clients that are left, as one vector, and what else they
-        tell together; or None and why there is none."""
+        tell together. Raises _NoSum."""
         e, client_of = self.experiment, {node: client for client, node in nodes.items()}
         needed = max(self.execution.enough_of(e.sampled), LEAST, e.noising)
 
-        def too_few(left: Iterable[int]) -> str:
+        def too_few(left: Iterable[int]) -> _NoSum:
             clients = sorted(client_of[node] for node in left)
             # it may not be skipped, as another round with too few may
             _check_repeat(round.number, clients, before)
+            told = f"{len(clients)} of {e.sampled} clients are left"
             if len(clients) < needed:
-                return (
-                    f"{len(clients)} of {e.sampled} clients are left, {needed} are needed to unmask"
-                )
-            return (
-                f"{len(clients)} of {e.sampled} clients are left, and too few of them hold some"
-                " client's shares: raise secagg.shares"
+                return _NoSum(f"{told}, {needed} are needed to unmask")
+            return _NoSum(
+                f"{told}, and too few of them hold some client's shares: raise secagg.shares"
             )
 
         if len(nodes) < needed:
-            return None, too_few(client_of)
+            raise too_few(client_of)
         agreed = terms(e, self.execution, len(nodes))
         needed = max(needed, int(agreed[Key.THRESHOLD]))
         ring = derive(e.seed, "neighbours", round.number)
         total = MaskedSum(stages, list(client_of), round.number, agreed, ring)
         if not total.share_keys():
-            return None, too_few(total.left)
+            raise too_few(total.left)
         written = {
             node: clients.write(round, client_of[node], node, "training")[0]
             for node in sorted(total.left)
@@ -161,7 +167,7 @@ class SecureUplink(Uplink):
         left = sorted(client_of[node] for node in total.left)
         _check_repeat(round.number, left, before)
         if not enough or len(left) < needed:
-            return None, too_few(total.left)
+            raise too_few(total.left)
         _remember(self.run, round.number, left)
         try:
             with masks.bound_to(sent):
@@ -169,44 +175,32 @@ class SecureUplink(Uplink):
         except RunFailed:
             raise
         except Exception as error:  # a share that is none, of whom nobody can tell
-            return (
-                None,
-                (
-                    f"the masks cannot be removed ({brief(error)}): a client's shares are wrong,"
-                    " nobody can tell whose"
-                ),
-            )
+            raise _NoSum(
+                f"the masks cannot be removed ({brief(error)}): a client's shares are wrong,"
+                " nobody can tell whose"
+            ) from error
         if means is None:
             for client, why in sorted(stages.withheld.items()):
                 self.fail(round, client, why)
-            return (
-                None,
-                f"too few shares came to unmask: {len(total.left)} clients answered",
-            )
+            raise _NoSum(f"too few shares came to unmask: {len(total.left)} clients answered")
         if e.masked_weight == 1 and total.weight != len(left) * LEVELS:
             # with another total an update would count more than its clip over K
-            return (
-                None,
-                (
-                    "the weights in the sum are not 1 each, as dp and sums have them: a client's"
-                    " upload is wrong, nobody can tell whose"
-                ),
+            raise _NoSum(
+                "the weights in the sum are not 1 each, as dp and sums have them: a client's upload"
+                " is wrong, nobody can tell whose"
             )
         mean, _ = means
         slack = 1 + 2 * e.masked_weight / LEVELS  # of the rounding, at the least weight
         if not np.abs(mean).max(initial=0.0) <= slack * e.secagg.clip:  # NaN is not
-            return (
-                None,
-                (
-                    f"the sum is beyond secagg.clip, {e.secagg.clip:g}: a client's upload or shares"
-                    " are wrong, nobody can tell whose"
-                ),
+            raise _NoSum(
+                f"the sum is beyond secagg.clip, {e.secagg.clip:g}: a client's upload or shares are"
+                " wrong, nobody can tell whose"
             )
         try:
-            return (mean, read(total.figures, len(left), e.evaluates(round.number))), ""
+            return mean, read(total.figures, len(left), e.evaluates(round.number))
         except Refused as refusal:
             logger.warning("round %d: no scores: %s", round.number, refusal)
-            return (mean, None), ""
+            return mean, None
 
 
 def moved_by(state: Tensors, by: npt.NDArray[np.float64]) -> Tensors:
@@ -221,11 +215,9 @@ def moved_by(state: Tensors, by: npt.NDArray[np.float64]) -> Tensors:
 def _unmasked(run: RunDirectory) -> dict[int, list[int]]:
     """By round of the last ones, the clients whose sum was unmasked, or was about to be."""
     path = run.unmasking_file
-    return (
-        {row["round"]: row["clients"] for row in json.loads(path.read_text())}
-        if path.exists()
-        else {}
-    )
+    if path.exists():
+        return {row["round"]: row["clients"] for row in json.loads(path.read_text())}
+    return {}
 
 
 def _check_repeat(round: int, left: list[int], before: list[int] | None) -> None:
