@@ -307,7 +307,7 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
             }
         )
     note = (
-        f"{words.score(study.score).capitalize()} minus the reference's, at the round of the best"
+        f"{words.score_first(study.score)} minus the reference's, at the round of the best"
         " validation accuracy, paired by seed. In this order: no difference that matters, if the"
         f" interval lies within the margin, ± {100 * study.margin:g} points (`verdict.margin`);"
         " helps or harms, if it excludes 0; otherwise cannot tell. Intervals are 95 % t-intervals,"

@@ -4,11 +4,11 @@ caption."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
@@ -18,6 +18,7 @@ from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study, tells_operations
 from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_outcome, panel, save
 from pfedlora_flwr.runs.rows import RoundRow
+from pfedlora_flwr.training.metrics import place
 
 _SMALLEST_SWEEP = 3
 """Points that make a curve."""
@@ -45,10 +46,18 @@ def drawers(study: Study, scenario: Keys) -> dict[str, Drawer]:
     return found
 
 
+def _told(study: Study, outcomes: Sequence[Outcome]) -> str:
+    """The score that is drawn: the verdict's where all lines have it, else accuracy."""
+    score = place(study.score)
+    rows = [row for o in outcomes for run in o.runs.values() for row in run.rounds]
+    return study.score if all(score in row for row in rows if row["evaluated"]) else "accuracy"
+
+
 def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """Accuracy against rounds, bytes and operations: the mean over seeds, the band from the lowest
+    """The score against rounds, bytes and operations: the mean over seeds, the band from the lowest
     to the highest seed."""
     outcomes = study.ordered(scenario)
+    score = _told(study, outcomes)
     panels: list[tuple[str, str, Callable[[RoundRow], float]]] = [
         ("round", "linear", lambda row: 0.0),
         ("sent, up and down", "log", lambda row: row["bytes_up"] + row["bytes_down"]),
@@ -61,17 +70,18 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
             for outcome in outcomes:
                 if label.startswith("operations") and not tells_operations(outcome):
                     continue
-                _curve(axis, outcome, measure if label != "round" else None, scale)
+                _curve(axis, outcome, place(score), measure if label != "round" else None, scale)
             for number, drawn in enumerate((*axis.lines, *axis.collections)):
                 drawn.set_gid(f"{label[0]}{number}:{drawn.get_label()}")  # what the page toggles
             axis.set_xlabel(label)
             _ticks(axis, label, scale)
-        axes[0][0].set_ylabel("mean test accuracy (%)")
+        axes[0][0].set_ylabel(f"mean test {words.score(score)} (%)")
         figure.suptitle(words.keys(scenario), fontsize=8)
         legend(figure, outcomes)
         path = save(figure, folder, f"curves_{slug(scenario) or 'all'}")
     against = "rounds, bytes and operations" if sent else "rounds and operations"
-    caption = f"Accuracy against {against}{words.of(scenario)}: the mean over seeds"
+    caption = words.score_first(score)
+    caption += f" against {against}{words.of(scenario)}: the mean over seeds"
     spread = ". "
     if any(len(o.runs) > 1 for o in outcomes):
         spread = "; the band reaches from the lowest to the highest seed. "
@@ -88,11 +98,18 @@ def _untold(outcomes: Sequence[Outcome]) -> str:
 
 
 def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
-    """The clients' accuracies at the end, all seeds together: a box a method, the mean as +."""
+    """The clients' scores at the end, all seeds together: a box a method, the mean as +."""
     outcomes = study.ordered(scenario)
+    score = _told(study, outcomes)
     with panel((max(2.2, 0.72 * len(outcomes) + 0.8), 2.6)) as (figure, axis):
         values = [
-            [100 * a for run in o.runs.values() for a in run.clients.values()] for o in outcomes
+            [
+                100 * cast(Mapping[str, float], row)[place(score)]
+                for run in o.runs.values()
+                for row in run.result["per_client"].values()
+                if place(score) in row
+            ]
+            for o in outcomes
         ]
         look = {
             "showmeans": True,
@@ -111,12 +128,13 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
             rotation=25,
             ha="right",
         )
-        axis.set_ylabel("client's test accuracy (%)")
+        axis.set_ylabel(f"client's test {words.score(score)} (%)")
         axis.set_title(words.keys(scenario))
         path = save(figure, folder, f"clients_{slug(scenario) or 'all'}")
     return Picture(
         path,
-        f"Test accuracy of each client's final model, all seeds together{words.of(scenario)}; +"
+        f"Test {words.score(score)} of each client's final model, all seeds together"
+        f"{words.of(scenario)}; +"
         " marks the mean.",
     )
 
@@ -191,7 +209,7 @@ def _silent(outcome: Outcome) -> bool:
 
 
 def _curve(
-    axis: Any, outcome: Outcome, measure: Callable[[RoundRow], float] | None, scale: str
+    axis: Any, outcome: Outcome, score: str, measure: Callable[[RoundRow], float] | None, scale: str
 ) -> None:
     """One method's line, from the first evaluation on: the seeds share their rounds, and x is the
     seeds' mean of the measure summed up to the round."""
@@ -200,7 +218,7 @@ def _curve(
     known = [i for i in range(len(runs[0])) if all(rows[i]["evaluated"] for rows in runs)]
     if not known:
         return
-    ys = [[100 * row["accuracy"] for row in rows] for rows in runs]
+    ys = [[100 * cast(Mapping[str, float], row).get(score, 0.0) for row in rows] for rows in runs]
     mean = [statistics.fmean(values) for values in zip(*ys, strict=True)]
     if measure is None:
         xs = [float(row["round"]) for row in runs[0]]

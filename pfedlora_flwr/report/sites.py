@@ -163,7 +163,7 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
         if shown
     ]
     note = (
-        f"{words.score(study.score).capitalize()} of the final models on each site's own test part,"
+        f"{words.score_first(study.score)} of the final models on each site's own test part,"
         " in percent, mean over seeds; the gain is paired by seed, with its 95 % t-interval, each"
         f" site by itself. {LOSS.strip()} and red: the site loses on average."
     )

@@ -76,6 +76,12 @@ def score(name: str) -> str:
     return TITLES.get(place(name), name) + less
 
 
+def score_first(name: str) -> str:
+    """The same where a sentence begins."""
+    text = score(name)
+    return text[:1].upper() + text[1:]
+
+
 def listed(names: Sequence[str]) -> str:
     """`A, B and C`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
