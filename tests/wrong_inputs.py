@@ -539,7 +539,6 @@ KEYS = [
         "predict run --client -1 a.png", "Invalid value for '--client': -1 is not in the range x>=0"
     ),
     Wrong("export run --client 0", "--format FORMAT is missing: a client's model needs --client"),
-    Wrong("report a b", "several paths are given: give the report's output, too"),
     Wrong("report a --target 2", "target-accuracy is 2.0; allowed: auto, or a number > 0 and ≤ 1"),
     Wrong(
         "report a --target nan", "target-accuracy is nan; allowed: auto, or a number > 0 and ≤ 1"
