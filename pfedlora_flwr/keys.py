@@ -285,21 +285,15 @@ def chosen(value: str, choices: Iterable[str]) -> str | None:
     """The choice that `value` is, or, of one that ends in ":" or "@", begins with and goes on from,
     or whose form it has; None: there is none."""
     names = list(choices)
-    found = next(
-        (
-            c
-            for c in names
-            if (value.startswith(c) and value != c if c.endswith((":", "@")) else value == c)
-        ),
-        None,
-    )
+    for name in names:
+        open_ended = name.endswith((":", "@"))
+        if value.startswith(name) and value != name if open_ended else value == name:
+            return name
     module, _, attribute = value.partition(":")
-    form = (
-        attribute.isidentifier()
-        and all(word.isidentifier() for word in module.split("."))
-        and not {module, f"{module}:"} & {*names}
-    )
-    return found or (FUNCTION if form and FUNCTION in names else None)
+    dotted = attribute.isidentifier() and all(map(str.isidentifier, module.split(".")))
+    if dotted and FUNCTION in names and not {module, f"{module}:"} & {*names}:
+        return FUNCTION
+    return None
 
 
 def in_words(choices: Iterable[str]) -> str:

@@ -987,14 +987,14 @@ def test_a_full_disk_ends_one_run_and_not_the_comparison(
     job = SimpleNamespace(directory=tmp_path / "run", title="a run")
     line = SimpleNamespace(job=job)
     of: Any = SimpleNamespace(
-        _work=SimpleNamespace(failed={}, jobs=list, count=lambda: SimpleNamespace(of=1)),
+        work=SimpleNamespace(failed={}, jobs=list, count=lambda: SimpleNamespace(of=1)),
         going=[line],
         _ended=0,
         say=lambda _: None,
     )
     result: Any = {"status": "failed", "error": "No space left on device"}
     assert not run_queue.Runs.end(of, line, result)
-    assert of._work.failed == {job.directory: "No space left on device"}
+    assert of.work.failed == {job.directory: "No space left on device"}
 
 
 @pytest.mark.parametrize(

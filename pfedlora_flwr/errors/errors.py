@@ -28,5 +28,5 @@ def needed(module: str, why: str, install: str) -> Any:
 
 def wrong(key: str, value: object, allowed: str, given: str = "") -> UserError:
     """The error of a key's value. given: by what no more than `allowed` is."""
-    said = {str: "{!r}", float: "{:g}"}.get(type(value), "{}").format(value)
+    said = f"{value:g}" if isinstance(value, float) else repr(value)
     return UserError(f"{key} is {said}; allowed{given and f' with {given}'}: {allowed}")

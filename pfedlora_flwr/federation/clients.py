@@ -117,7 +117,7 @@ class Clients:
         if any(client not in node_of for client in wanted):
             there = sum(client in node_of for client in wanted)
             timeout = self.execution.node_timeout if wait is None else wait
-            with Told(there, len(wanted), timeout) as told:
+            with WaitingLog(there, len(wanted), timeout) as told:
                 self.roster.wait_for(wanted, timeout, told.look)
             node_of = self.roster.node_of
             keep_sites(self.run, self.roster.own, self.roster.class_names, self.roster.columns)
@@ -228,7 +228,7 @@ class Clients:
             self.run.progress(phase="connecting", done=done, of=wanted)
             told.look(done)
 
-        with Told(0, wanted, x.node_timeout) as told:
+        with WaitingLog(0, wanted, x.node_timeout) as told:
             enough = roster.wait_for_count(wanted, x.node_timeout, connected)
         if roster.node_of:  # a run that fails here says whose data it was to have, too
             self.run.write_partition(roster.partition)
@@ -269,7 +269,7 @@ def _read(reply: Message | None) -> wire.Reply | wire.Failed:
         return failure
 
 
-class Told:
+class WaitingLog:
     """Within it the run's log says that nodes are waited for: at once, and then every half minute.
 
     of: how many. timeout: seconds for which one is.
@@ -285,7 +285,7 @@ class Told:
         """So many are there now."""
         self._connected = connected
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> WaitingLog:
         self._say("")
         self._thread.start()
         return self

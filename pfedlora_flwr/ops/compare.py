@@ -178,7 +178,8 @@ def _claimed(output: Path, shard: Shard) -> Iterator[None]:
     try:
         with FileLock(ours[shard.number - 1], timeout=0):
             for other in set(output.absolute().glob(".lock*")) - set(ours):
-                FileLock(other, timeout=0).acquire().lock.release()
+                with FileLock(other, timeout=0):
+                    pass  # no other division of the directory goes on
             yield
     except Timeout:
         raise UserError(

@@ -19,7 +19,7 @@ from flwr.compat.common.recorddict_compat import getpropertiesres_to_recorddict
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import permissions
 from pfedlora_flwr.federation.client import PersonalisedClient
-from pfedlora_flwr.federation.clients import Clients, Told
+from pfedlora_flwr.federation.clients import Clients, WaitingLog
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.exchange import exchange
 from pfedlora_flwr.federation.messages import failure_in
@@ -610,7 +610,7 @@ def test_waiting_is_a_line_at_once_and_one_every_half_minute(
 ) -> None:
     """Whatever else the server's thread waits for."""
     monkeypatch.setattr("pfedlora_flwr.federation.clients._TELL", 0.05)
-    with caplog.at_level("INFO"), Told(0, 3, 300.0) as told:
+    with caplog.at_level("INFO"), WaitingLog(0, 3, 300.0) as told:
         assert len(caplog.records) == 1
         told.look(1)
         deadline = time.monotonic() + 20
