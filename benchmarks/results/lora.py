@@ -22,6 +22,7 @@ from benchmarks.results.page import (
     completed,
     difference,
     estimate,
+    forest,
     merged,
     percent,
     points,
@@ -79,6 +80,22 @@ def make(page: Page) -> None:
             for other in ("lg_fedavg", "fedit"):
                 if other in means:
                     page.says(difference(mean, means[other]))
+    shown = [row for row in rows if (row["head"], row["lr"]) == ("shared", "0.01")]
+    names = registry.ordered({row["method"] for row in shown} - {"standalone"})
+    panel = [
+        (
+            registry.title(name),
+            difference(
+                by_seed(shown, "test", method=name, sharing="mean"),
+                _tests(alone_of(shown, name)),
+            ),
+        )
+        for name in names
+    ]
+    page.picture(
+        "gains.png",
+        lambda to: forest({"rate 0.01": panel}, "points by sharing", to / "gains.png"),
+    )
     own = by_seed(rows, "test", method="fedalt", lr="0.003", **USUAL)
     alike = [row for row in every if row["start"] == "architecture"]
     fedalt, none = (by_seed(alike, "test", method=name) for name in ("fedalt", "standalone"))
