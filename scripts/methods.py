@@ -32,7 +32,7 @@ WITH_LISTS = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("architecture", "audit", "extending", "fidelity", "privacy")
+        for name in ("architecture", "audit", "extending", "fidelity", "privacy/secure-aggregation")
     ),
 ]
 
@@ -61,7 +61,7 @@ _ONE_MODEL = """
 ## Methods for one architecture
 
 All clients need the same model, and the same frozen base unless `train=all`; other runs are refused. FedRoD, which also takes different models, is in the table above.
-Every upload is averaged, weighted by n_k, so secure aggregation takes all of them, but no [averaged batch normalisation](fidelity.md#batch-normalisation). *Alone* says what the method is with `sharing=none`, where a client receives only its own upload ([controls](fidelity.md#controls)). [Personal baselines](results/personal/README.md) has nine of them on digits and CIFAR-10, beside Standalone.
+Every upload is averaged, weighted by n_k, so secure aggregation takes all of them, but no [averaged batch normalisation](fidelity.md#batch-normalisation). *Alone* says what the method is with `sharing=none`, where a client receives only its own upload ([controls](controls.md)). [Personal baselines](results/personal/README.md) has nine of them on digits and CIFAR-10, beside Standalone.
 
 | `method` | idea | what is shared | up | down | cost | server | alone | paper |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
