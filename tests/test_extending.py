@@ -1,4 +1,4 @@
-"""The examples of the pages on own models, data and methods, taken from the pages and run as they stand there."""
+"""The examples of the pages on own models, data and methods, run as they stand there."""
 
 from __future__ import annotations
 
