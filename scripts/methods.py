@@ -46,7 +46,7 @@ a paper leaves a choice open. There are three groups, by what the clients' model
 
 | group | what must be equal | what travels | mean | secure aggregation |
 | --- | --- | --- | --- | --- |
-| [different models](#methods-for-different-models) | nothing, or the representations' widths | a small part, a small model, or class means | of parameters, by class, or trained on the server | if *server* is a mean, but FedKD; pFedLoRA+ with `adapter.rows=samples` |
+| [different models](#methods-for-different-models) | nothing, or the representations' widths | a small part, a small model, or class means | of parameters, by class, or trained on the server | methods whose *server* is a mean, except FedKD; pFedLoRA+ only with `adapter.rows=samples` |
 | [one architecture](#methods-for-one-architecture) | the architecture, and the base unless `train=all` | the trained model, or its extractor | of parameters | all |
 | [LoRA](#methods-that-exchange-lora) | the pretrained base, and the rank for most | LoRA's factors | of factors, exact or not, or of products | as the table says |
 

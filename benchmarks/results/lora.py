@@ -17,7 +17,6 @@ from benchmarks.results.page import (
     BySeed,
     Page,
     Row,
-    bonferroni,
     by_seed,
     completed,
     difference,
@@ -36,8 +35,6 @@ COLUMNS = (
     *("parameters_up", "parameters_down", "operations"),
 )
 COUNT = "at_best_validation"
-TESTS = 10
-"""Gains of a table."""
 USUAL = {"train": "lora", "head": "shared", "alpha": "", "start": "each", "sharing": "mean"}
 HEAD = {"train": "head", "method": "lg_fedavg"}
 """A shared head without LoRA."""
@@ -102,9 +99,6 @@ def make(page: Page) -> None:
     page.says(estimate(fedalt), difference(fedalt, none), difference(own, fedalt))
     rates(page, every)
     after_the_last_round(page, every)
-    for row in every:
-        if row["alpha"]:
-            page.says(100 * float(row["test"]))
     page.settings("0.003")
 
 
@@ -119,13 +113,6 @@ def rates(page: Page, rows: list[Row]) -> None:
 
     cells = []
     every = sorted({row["lr"] for row in rows}, key=float)
-    validated = {
-        lr: by_seed(rows, "validation", **HEAD, lr=lr, sharing="mean").values()
-        for lr in every
-        if of_head(lr)
-    }
-    best = of_head(max(validated, key=lambda lr: statistics.fmean(validated[lr])))
-    methods = {row["method"] for row in rows} - {"standalone", "lg_fedavg"}
     for lr in every:
         head, none, lora = of_head(lr), of_head(lr, "none"), of_lora("fedit", lr)
         alone = of_head(lr, method="standalone")
@@ -134,16 +121,10 @@ def rates(page: Page, rows: list[Row]) -> None:
         cells.append([lr, *shown, gain, percent(estimate(lora)) if lora else ""])
         if head and lora:
             page.says(difference(lora, head))
-        for method in methods:
-            if mean := of_lora(method, lr):
-                page.says(difference(mean, best))
         if head and (private := of_lora("lg_fedavg", lr)):
             page.says(difference(private, head))
-    for method in methods:
-        page.says(difference(of_lora(method, "0.01"), of_lora(method, "0.003")))
     header = ("Standalone", "`sharing=none`", "head shared", "gain, points", "FedIT, head and LoRA")
     page.table("rates", ("rate", *header), cells)
-    page.settings(*every)
 
 
 def after_the_last_round(page: Page, rows: list[Row]) -> None:
@@ -160,7 +141,6 @@ def after_the_last_round(page: Page, rows: list[Row]) -> None:
 def lines(page: Page, rows: list[Row], bare: BySeed) -> Iterator[list[str]]:
     """Of each method its cells; `bare`: what a shared head without LoRA has, if it is compared."""
     alone = _tests(row for row in rows if row["method"] == "standalone")
-    page.says(estimate(alone), seeds=True)
     yield ["Standalone", percent(estimate(alone)), *[""] * (4 if bare else 3), "–", "0", "0"]
     for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
         own = [row for row in rows if row["method"] == method]
@@ -168,8 +148,6 @@ def lines(page: Page, rows: list[Row], bare: BySeed) -> Iterator[list[str]]:
         none = alone_of(rows, method)
         gain, lead = difference(_tests(mean), _tests(none)), difference(_tests(mean), alone)
         page.says(*map(estimate, map(_tests, (mean, none))), gain, lead, seeds=True)
-        if gain.half is not None:
-            page.says(bonferroni(gain, TESTS))
         yield [
             registry.title(method),
             *(percent(estimate(_tests(each))) for each in (mean, none)),

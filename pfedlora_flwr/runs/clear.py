@@ -15,7 +15,7 @@ from pfedlora_flwr.runs.checkpoint import Counts
 FIGURES = frozenset(field.name for field in fields(Counts))
 """What is told of an evaluation."""
 _ANYWAY = frozenset({"round", "client", "names", "model", "worker", "node", "lost", "seconds"})
-"""What does not change with the tensors that were received, but for times."""
+"""What does not change with the tensors that were received, except for times."""
 _BESIDE_UPLOADS = FIGURES | {"counts", "model_sha256", "epsilon"}
 """What is told with `dp`, too, where the server reads the upload itself."""
 
