@@ -71,10 +71,16 @@ def keys_page() -> str:
     known = all_keys()
     parts = [_PAGE, "## The Experiment", _RESULT, _table(known[name] for name in experiment.KEYS)]
     parts += ["## The Execution", _REST, _table(execution.KEYS.values())]
+    first: dict[Key, str] = {}
     for name in registry.NAMES:
-        own = option_keys(name, registry.find(name).Options)
+        title = registry.title(name)
+        own = option_keys(name, registry.find(name).Options).values()
+        new = [key for key in own if first.setdefault(key, title) == title]
         if own:
-            parts += [f"## {registry.title(name)}", _table(own.values())]
+            parts += [f"## {title}", *([_table(new)] if new else [])]
+        for other in dict.fromkeys(first[key] for key in own if key not in new):
+            names = ", ".join(f"`{key.name}`" for key in own if first[key] == other)
+            parts.append(f"As for {other}: {names}.")
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -109,14 +115,20 @@ def _typed_dicts(source: str) -> Iterator[str]:
             if isinstance(base, ast.Name) and base.id != "TypedDict"
         ]
         fields = [
-            f"| `{field.target.id}` | `{_cell(ast.unparse(field.annotation))}` |"
-            f" {_comment(lines, field)} |"
+            f"- `{field.target.id}`, {_typed(field.annotation)}. {_comment(lines, field)}".strip()
             for field in node.body
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         ]
         yield f"## {node.name}"
         yield " ".join([ast.get_docstring(node) or "", *inherits])
-        yield "\n".join(["| field | type | meaning |", "| --- | --- | --- |", *fields])
+        yield "\n".join(fields)
+
+
+def _typed(annotation: ast.expr) -> str:
+    """A field's type, and whether it may be absent."""
+    text = ast.unparse(annotation)
+    found = re.fullmatch(r"NotRequired\[(.*)\]", text)
+    return f"`{found[1]}`, optional" if found else f"`{text}`"
 
 
 def pyproject(text: str) -> str:
@@ -171,7 +183,8 @@ def _comment(lines: list[str], field: ast.AnnAssign) -> str:
     above: list[str] = []
     while not beside and (line := lines[field.lineno - 2 - len(above)].strip()).startswith("# "):
         above.insert(0, line.removeprefix("# "))
-    return _cell(beside or " ".join(above))
+    text = beside or " ".join(above)
+    return text[:1].upper() + text[1:]
 
 
 def _cell(text: str) -> str:

@@ -116,6 +116,15 @@ _LORA_FACTS = {
 }
 """Of methods that exchange LoRA: up, down, exact, and what it is alone;
 tests/methods/test_lora_numbers.py counts the numbers."""
+_SHORT = {
+    "equal representation widths (necks provide them)": "one width",
+    "the server may know which classes a client holds": "classes known",
+    "a small model of a known architecture: the federation's smallest": "a small model",
+    "frozen encoders with normalised representations of one width": "frozen, normalised, one width",
+    "the number of samples of each": "counts",
+    "one base and one rank, `train=lora`": "one base, one rank",
+}
+"""What methods assume, as the table says it; the foot explains the short forms."""
 _FOOT = """
 ## How to read the table
 
@@ -131,7 +140,7 @@ _FOOT = """
 - **Server** is one of four: a weighted mean of the uploads; means by class; sums; or training on the uploads, whose operations are counted
   separately. A *composite* predicts with the client's model and its copy of the shared part together, so each prediction costs more. The
   others predict with a model of the client's own architecture.
-- **Assumes** lists the requirements beyond labelled data at each client. No method needs public data, and none needs all clients in
+- **Assumes** lists the requirements beyond labelled data at each client. *One width*: equal representation widths, which necks provide. *Classes known*: the server may know which classes a client holds, *counts* how many samples of each. *A small model*: of a known architecture, the federation's smallest. No method needs public data, and none needs all clients in
   every round: FD, FedProto, FedSSA and FedALT keep the last report of absent clients, and the sums of FedNCM, FedLDA and FedRidge hold it. The
   others use only the round's reports.
 """
@@ -204,6 +213,12 @@ def sent(name: str) -> tuple[str, str]:
     return up, down
 
 
+def _brief(assumes: str) -> str:
+    for words, short in _SHORT.items():
+        assumes = assumes.replace(words, short)
+    return assumes
+
+
 def _row(name: str, cost: str) -> str:
     found = registry.find(name)
     assumes = _ALONE[name] if name in ONE_MODEL else found.assumes
@@ -216,7 +231,7 @@ def _row(name: str, cost: str) -> str:
         *sent(name),
         cost,
         found.merges,
-        assumes,
+        _brief(assumes),
         _linked(found.paper),
     )
     return f"| {' | '.join(cells)} |\n"
@@ -229,7 +244,7 @@ def _lora_row(name: str) -> str:
         found.idea,
         found.shares,
         found.merges,
-        found.assumes,
+        _brief(found.assumes),
         _linked(found.paper),
     )
     return f"| {' | '.join(cells)} |\n"

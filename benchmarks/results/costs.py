@@ -4,7 +4,7 @@ The CSVs are `costs.csv` of `pfedlora report RUNS --target T`; what a visit send
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.results.page import Page, Row
@@ -68,7 +68,7 @@ def number(text: str) -> float:
     return float(value) * UNITS.get(unit, 1)
 
 
-def draw(tables: Sequence[Mapping[str, Row]], folder: Path) -> Path:
+def draw(tables: Sequence[dict[str, Row]], folder: Path) -> Path:
     """Rounds to the target by method, a panel a dataset."""
     with style.drawing(1, 2, (7.2, 3.0), sharey="row") as (figure, axes):
         names = [*reversed(tables[0])]
