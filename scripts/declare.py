@@ -39,7 +39,7 @@ _PAGE = """# Every key
 
 <!-- Written by `make docs` from the declarations in the code: change those. -->
 
-In YAML, keys nest at the dots (`partition: {kind: iid}`) or are written as shown here. `-o` and Flower's run-config take them as shown.
+In YAML, keys nest at the dots (`partition: {kind: iid}`) or are written as shown here, each with its default and what is allowed. `-o` and Flower's run-config take them as shown.
 `auto` lets the program choose. A value out of range is refused before anything starts, with the allowed values.
 
 One file may hold the options of all methods in the package: a run uses those of its own method. Your own method declares its options itself
@@ -69,15 +69,15 @@ _REST = (
 def keys_page() -> str:
     """docs/keys.md."""
     known = all_keys()
-    parts = [_PAGE, "## The Experiment", _RESULT, _table(known[name] for name in experiment.KEYS)]
-    parts += ["## The Execution", _REST, _table(execution.KEYS.values())]
+    parts = [_PAGE, "## The Experiment", _RESULT, _list(known[name] for name in experiment.KEYS)]
+    parts += ["## The Execution", _REST, _list(execution.KEYS.values())]
     first: dict[Key, str] = {}
     for name in registry.NAMES:
         title = registry.title(name)
         own = option_keys(name, registry.find(name).Options).values()
         new = [key for key in own if first.setdefault(key, title) == title]
         if own:
-            parts += [f"## {title}", *([_table(new)] if new else [])]
+            parts += [f"## {title}", *([_list(new)] if new else [])]
         for other in dict.fromkeys(first[key] for key in own if key not in new):
             names = ", ".join(f"`{key.name}`" for key in own if first[key] == other)
             parts.append(f"As for {other}: {names}.")
@@ -172,9 +172,9 @@ def declared() -> dict[Path, str]:
     }
 
 
-def _table(keys: Iterable[Key]) -> str:
-    rows = [f"| `{k.name}` | `{_shown(k)}` | {k.meaning} | {_cell(k.allowed)} |" for k in keys]
-    return "\n".join(["| key | default | meaning | allowed |", "| --- | --- | --- | --- |", *rows])
+def _list(keys: Iterable[Key]) -> str:
+    """Each key with its default, what is allowed, and its meaning."""
+    return "\n".join(f"- **`{k.name}`** (`{_shown(k)}`; {k.allowed})<br>{k.meaning}" for k in keys)
 
 
 def _comment(lines: list[str], field: ast.AnnAssign) -> str:
@@ -185,10 +185,6 @@ def _comment(lines: list[str], field: ast.AnnAssign) -> str:
         above.insert(0, line.removeprefix("# "))
     text = beside or " ".join(above)
     return text[:1].upper() + text[1:]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
 
 
 def _toml_tables() -> str:
