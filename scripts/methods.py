@@ -132,10 +132,8 @@ _FOOT = """
   100 of which it holds 10. They are for the heterogeneous setting (five CNNs, CNN-5 the smallest) with default options; those of one architecture are for
   the homogeneous one (CNN-1). So are those of FedNCM, FedLDA and FedRidge, whose up is that of a first visit; a later one sends what changed. Down is counted when every class has been reported. FD leaves out classes that only the receiver holds.
   FedKD's ranks change from upload to upload.
-- **Cost** is the operations of one training sample in a visit, relative to Standalone's. It includes forward and backward passes and
-  the method's other work. It is measured for client model CNN-1, one epoch, from the second round on, and counted
-  as in every run. The batch size does not matter. With a smaller client model a small shared model weighs more. With more epochs
-  pFedLoRA and the methods that report mean representations cost less per sample and epoch: they make one extra pass over the inputs, after the last
+- **Cost** is the operations of one training sample in a visit, relative to Standalone's, with all of the method's work: CNN-1, one epoch, from the second round on. With a smaller client model a small shared model weighs more. With more epochs
+  pFedLoRA and the methods that report mean representations cost less per sample and epoch: they make one extra pass, after the last
   epoch. FedALA's is that of a client's second visit, in which it trains its weights longest; FedBABU's has five epochs of fine-tuning, FedRep's ten of the head.
 - **Server** is one of four: a weighted mean of the uploads; means by class; sums; or training on the uploads, whose operations are counted
   separately. A *composite* predicts with the client's model and its copy of the shared part together, so each prediction costs more. The
