@@ -98,6 +98,6 @@ def visits(page: Page) -> None:
             [name, *(f"{value:.0f}" if value >= 9.5 else f"{value:.1f}" for value in times)]
         )
     columns = ("pFedLoRA, h = 60", "h = 20", "FedProto, the classes held", "FedProto, all classes")
-    page.table("visit", ("numbers of one visit", *columns), lines)
+    page.whole("visit", ("numbers of one visit", *columns), lines)
     columns = ("classes held, h = 60", "h = 20", "all classes, h = 60", "h = 20")
-    page.table("needed", ("times pFedLoRA's rounds", *columns), needed)
+    page.whole("needed", ("times pFedLoRA's rounds", *columns), needed)
