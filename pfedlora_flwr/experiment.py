@@ -255,7 +255,7 @@ class Experiment(Section):
 
     def fingerprint(self) -> str:
         """SHA-256 of `changed`: equal fingerprints mean equal runs, as long as no client fails in
-        them, and but for the noise of `dp`.
+        them, and except for the noise of `dp`.
 
         A key at its default is left out, so a new key changes no fingerprint.
         """
@@ -318,7 +318,7 @@ class Experiment(Section):
     @property
     def hides_clients(self) -> str:
         """The key that hides from the server what single clients send, and what their code raises
-        but for its type; empty: none."""
+        except for its type; empty: none."""
         return "secagg.enabled" if self.secagg.enabled else "dp" if self.dp.enabled else ""
 
     @property

@@ -39,7 +39,7 @@ _PAGE = """# Every key
 
 <!-- Written by `make docs` from the declarations in the code: change those. -->
 
-In YAML, keys nest at the dots (`partition: {kind: iid}`) or are written as shown here. `-o` and Flower's run-config take them as shown.
+In YAML, keys nest at the dots (`partition: {kind: iid}`) or are written as shown here, each with its default and what is allowed. `-o` and Flower's run-config take them as shown.
 `auto` lets the program choose. A value out of range is refused before anything starts, with the allowed values.
 
 One file may hold the options of all methods in the package: a run uses those of its own method. Your own method declares its options itself
@@ -69,12 +69,18 @@ _REST = (
 def keys_page() -> str:
     """docs/keys.md."""
     known = all_keys()
-    parts = [_PAGE, "## The Experiment", _RESULT, _table(known[name] for name in experiment.KEYS)]
-    parts += ["## The Execution", _REST, _table(execution.KEYS.values())]
+    parts = [_PAGE, "## The Experiment", _RESULT, _list(known[name] for name in experiment.KEYS)]
+    parts += ["## The Execution", _REST, _list(execution.KEYS.values())]
+    first: dict[Key, str] = {}
     for name in registry.NAMES:
-        own = option_keys(name, registry.find(name).Options)
+        title = registry.title(name)
+        own = option_keys(name, registry.find(name).Options).values()
+        new = [key for key in own if first.setdefault(key, title) == title]
         if own:
-            parts += [f"## {registry.title(name)}", _table(own.values())]
+            parts += [f"## {title}", *([_list(new)] if new else [])]
+        for other in dict.fromkeys(first[key] for key in own if key not in new):
+            names = ", ".join(f"`{key.name}`" for key in own if first[key] == other)
+            parts.append(f"As for {other}: {names}.")
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -115,14 +121,20 @@ def _typed_dicts(source: str) -> Iterator[str]:
             if isinstance(base, ast.Name) and base.id != "TypedDict"
         ]
         fields = [
-            f"| `{field.target.id}` | `{_cell(ast.unparse(field.annotation))}` |"
-            f" {_comment(lines, field)} |"
+            f"- `{field.target.id}`, {_typed(field.annotation)}. {_comment(lines, field)}".strip()
             for field in node.body
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         ]
         yield f"## {node.name}"
         yield " ".join([ast.get_docstring(node) or "", *inherits])
-        yield "\n".join(["| field | type | meaning |", "| --- | --- | --- |", *fields])
+        yield "\n".join(fields)
+
+
+def _typed(annotation: ast.expr) -> str:
+    """A field's type, and whether it may be absent."""
+    text = ast.unparse(annotation)
+    found = re.fullmatch(r"NotRequired\[(.*)\]", text)
+    return f"`{found[1]}`, optional" if found else f"`{text}`"
 
 
 def pyproject(text: str) -> str:
@@ -166,9 +178,9 @@ def declared() -> dict[Path, str]:
     }
 
 
-def _table(keys: Iterable[Key]) -> str:
-    rows = [f"| `{k.name}` | `{_shown(k)}` | {k.meaning} | {_cell(k.allowed)} |" for k in keys]
-    return "\n".join(["| key | default | meaning | allowed |", "| --- | --- | --- | --- |", *rows])
+def _list(keys: Iterable[Key]) -> str:
+    """Each key with its default, what is allowed, and its meaning."""
+    return "\n".join(f"- **`{k.name}`** (`{_shown(k)}`; {k.allowed})<br>{k.meaning}" for k in keys)
 
 
 def _comment(lines: list[str], field: ast.AnnAssign) -> str:
@@ -177,11 +189,8 @@ def _comment(lines: list[str], field: ast.AnnAssign) -> str:
     above: list[str] = []
     while not beside and (line := lines[field.lineno - 2 - len(above)].strip()).startswith("# "):
         above.insert(0, line.removeprefix("# "))
-    return _cell(beside or " ".join(above))
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
+    text = beside or " ".join(above)
+    return text[:1].upper() + text[1:]
 
 
 def _toml_tables() -> str:

@@ -1,4 +1,4 @@
-"""Draws the idea of pFedLoRA for docs/fidelity.md, on light and on dark ground: `make docs`.
+"""Draws the idea of pFedLoRA for docs/how.md, on light and on dark ground: `make docs`.
 
 Above, a round: three clients with private data and private models of different size, and the
 adapters that travel. Below, what a client does in its visit, in two phases. Coordinates are pixels

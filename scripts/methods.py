@@ -32,7 +32,7 @@ WITH_LISTS = [
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("architecture", "audit", "extending", "fidelity", "privacy")
+        for name in ("architecture", "audit", "extending", "fidelity", "privacy/secure-aggregation")
     ),
 ]
 
@@ -46,7 +46,7 @@ a paper leaves a choice open. There are three groups, by what the clients' model
 
 | group | what must be equal | what travels | mean | secure aggregation |
 | --- | --- | --- | --- | --- |
-| [different models](#methods-for-different-models) | nothing, or the representations' widths | a small part, a small model, or class means | of parameters, by class, or trained on the server | if *server* is a mean, but FedKD; pFedLoRA+ with `adapter.rows=samples` |
+| [different models](#methods-for-different-models) | nothing, or the representations' widths | a small part, a small model, or class means | of parameters, by class, or trained on the server | methods whose *server* is a mean, except FedKD; pFedLoRA+ only with `adapter.rows=samples` |
 | [one architecture](#methods-for-one-architecture) | the architecture, and the base unless `train=all` | the trained model, or its extractor | of parameters | all |
 | [LoRA](#methods-that-exchange-lora) | the pretrained base, and the rank for most | LoRA's factors | of factors, exact or not, or of products | as the table says |
 
@@ -61,7 +61,7 @@ _ONE_MODEL = """
 ## Methods for one architecture
 
 All clients need the same model, and the same frozen base unless `train=all`; other runs are refused. FedRoD, which also takes different models, is in the table above.
-Every upload is averaged, weighted by n_k, so secure aggregation takes all of them, but no [averaged batch normalisation](fidelity.md#batch-normalisation). *Alone* says what the method is with `sharing=none`, where a client receives only its own upload ([controls](fidelity.md#controls)). [Personal baselines](results/personal/README.md) has nine of them on digits and CIFAR-10, beside Standalone.
+Every upload is averaged, weighted by n_k, so secure aggregation takes all of them, but no [averaged batch normalisation](fidelity.md#batch-normalisation). *Alone* says what the method is with `sharing=none`, where a client receives only its own upload ([controls](controls.md)). [Personal baselines](results/personal/README.md) has nine of them on digits and CIFAR-10, beside Standalone.
 
 | `method` | idea | what is shared | up | down | cost | server | alone | paper |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -116,6 +116,15 @@ _LORA_FACTS = {
 }
 """Of methods that exchange LoRA: up, down, exact, and what it is alone;
 tests/methods/test_lora_numbers.py counts the numbers."""
+_SHORT = {
+    "equal representation widths (necks provide them)": "one width",
+    "the server may know which classes a client holds": "classes known",
+    "a small model of a known architecture: the federation's smallest": "a small model",
+    "frozen encoders with normalised representations of one width": "frozen, normalised, one width",
+    "the number of samples of each": "counts",
+    "one base and one rank, `train=lora`": "one base, one rank",
+}
+"""What methods assume, as the table says it; the foot explains the short forms."""
 _FOOT = """
 ## How to read the table
 
@@ -123,15 +132,13 @@ _FOOT = """
   100 of which it holds 10. They are for the heterogeneous setting (five CNNs, CNN-5 the smallest) with default options; those of one architecture are for
   the homogeneous one (CNN-1). So are those of FedNCM, FedLDA and FedRidge, whose up is that of a first visit; a later one sends what changed. Down is counted when every class has been reported. FD leaves out classes that only the receiver holds.
   FedKD's ranks change from upload to upload.
-- **Cost** is the operations of one training sample in a visit, relative to Standalone's. It includes forward and backward passes and
-  the method's other work. It is measured for client model CNN-1, one epoch, from the second round on, and counted
-  as in every run. The batch size does not matter. With a smaller client model a small shared model weighs more. With more epochs
-  pFedLoRA and the methods that report mean representations cost less per sample and epoch: they make one extra pass over the inputs, after the last
+- **Cost** is the operations of one training sample in a visit, relative to Standalone's, with all of the method's work: CNN-1, one epoch, from the second round on. With a smaller client model a small shared model weighs more. With more epochs
+  pFedLoRA and the methods that report mean representations cost less per sample and epoch: they make one extra pass, after the last
   epoch. FedALA's is that of a client's second visit, in which it trains its weights longest; FedBABU's has five epochs of fine-tuning, FedRep's ten of the head.
 - **Server** is one of four: a weighted mean of the uploads; means by class; sums; or training on the uploads, whose operations are counted
   separately. A *composite* predicts with the client's model and its copy of the shared part together, so each prediction costs more. The
   others predict with a model of the client's own architecture.
-- **Assumes** lists the requirements beyond labelled data at each client. No method needs public data, and none needs all clients in
+- **Assumes** lists the requirements beyond labelled data at each client. *One width*: equal representation widths, which necks provide. *Classes known*: the server may know which classes a client holds, *counts* how many samples of each. *A small model*: of a known architecture, the federation's smallest. No method needs public data, and none needs all clients in
   every round: FD, FedProto, FedSSA and FedALT keep the last report of absent clients, and the sums of FedNCM, FedLDA and FedRidge hold it. The
   others use only the round's reports.
 """
@@ -204,6 +211,12 @@ def sent(name: str) -> tuple[str, str]:
     return up, down
 
 
+def _brief(assumes: str) -> str:
+    for words, short in _SHORT.items():
+        assumes = assumes.replace(words, short)
+    return assumes
+
+
 def _row(name: str, cost: str) -> str:
     found = registry.find(name)
     assumes = _ALONE[name] if name in ONE_MODEL else found.assumes
@@ -216,7 +229,7 @@ def _row(name: str, cost: str) -> str:
         *sent(name),
         cost,
         found.merges,
-        assumes,
+        _brief(assumes),
         _linked(found.paper),
     )
     return f"| {' | '.join(cells)} |\n"
@@ -229,7 +242,7 @@ def _lora_row(name: str) -> str:
         found.idea,
         found.shares,
         found.merges,
-        found.assumes,
+        _brief(found.assumes),
         _linked(found.paper),
     )
     return f"| {' | '.join(cells)} |\n"

@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md, taken from the page and run as they stand there."""
+"""The examples of the pages on own models, data and methods, run as they stand there."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ from pfedlora_flwr.models.task import Task
 from tests.conftest import ROOT, Cli
 
 pytestmark = pytest.mark.slow
-PAGE = (ROOT / "docs" / "extending.md").read_text()
+PAGES = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("extending", "data", "own-method")]
 BLOCK = re.compile(r"<!-- (file|run)(?:: (.*?))? -->\n```\w+\n(.*?)```", re.DOTALL)
-SECTIONS = {title.splitlines()[0]: BLOCK.findall(title) for title in PAGE.split("\n## ")[1:]}
+SECTIONS = {
+    title.splitlines()[0]: BLOCK.findall(title)
+    for page in PAGES
+    for title in page.split("\n## ")[1:]
+}
 
 
 def shell(cli: Cli, script: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +46,7 @@ def shell(cli: Cli, script: str) -> subprocess.CompletedProcess[str]:
     ("section", "run"),
     [
         ("A model", "own-model"),
-        ("Data", "own-data"),
+        ("Files, tables, arrays and functions", "own-data"),
         ("A method", "own-method"),
         ("A method of the extractor", "own-fedper"),
         ("An observer", "own-observer"),
@@ -89,4 +93,7 @@ def test_the_example_runs(cli: Cli, section: str, run: str) -> None:
 def test_every_section_has_an_example() -> None:
     assert [
         title for title, blocks in SECTIONS.items() if any(kind == "run" for kind, _, _ in blocks)
-    ] == ["A model", "Data", "A method", "A method of the extractor", "An observer"]
+    ] == [
+        *("A model", "An observer", "Files, tables, arrays and functions"),
+        *("A method", "A method of the extractor"),
+    ]

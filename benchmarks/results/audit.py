@@ -19,6 +19,7 @@ from benchmarks.results.page import (
     merged,
 )
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.report import style
 from pfedlora_flwr.report.measures import figure
 from pfedlora_flwr.runs.audits import read_audit
 
@@ -54,6 +55,12 @@ CASES: dict[tuple[str, ...], str] = {
 """By the values of OF what the page says after the method's name."""
 
 
+SHOWN = (
+    *("FedAvg, homogeneous", "pFedLoRA", "pFedLoRA, secure: only the sum is visible"),
+    *("FML, ten epochs per visit", "pFedLoRA, ten epochs per visit", "pFedLoRA, Dirichlet 0.3"),
+)
+
+
 def make(page: Page) -> None:
     rows = page.rows("runs.csv")
     lines = []
@@ -63,20 +70,44 @@ def make(page: Page) -> None:
             cells = [_cell(here, name) for name in ("classes", "sum", "samples")]
             name = registry.title(method) + (f", {words}" if words else "")
             lines.append([name, *cells, _cell(here, "samples, own encoder")])
-    page.table(
-        "told",
-        (
-            *("method", "classes, from uploads", "classes, from the sum"),
-            *("samples, from what is sent", "samples, with the client's own encoder"),
-        ),
-        lines,
+    header = (
+        *("method", "classes, from uploads", "classes, from the sum"),
+        *("samples, from what is sent", "samples, with the client's own encoder"),
     )
+    page.whole("told", header, lines)
+    page.table("shown", header, (line for line in lines if line[0] in SHOWN))
+    page.picture("audit.png", lambda folder: draw(rows, folder))
     for row in rows:
         page.says(*(float(row[name]) for name in FIGURES if row[name]))
         page.says(100 * float(row["samples, rate"]))
         page.says(100 * float(row["accuracy"]))
     secure, plain = (by_seed(_of(rows, of, "pfedlora"), "accuracy") for of in (SECURE, PLAIN))
     page.says(difference(secure, plain))
+
+
+def draw(rows: Sequence[Row], folder: Path) -> Path:
+    """AUC of the attacks on pFedLoRA's and FML's uploads, by case, with the range of the seeds."""
+    cases = [case for case in CASES if case != SECURE]
+    names = [CASES[case] or "two classes, one epoch" for case in cases]
+    with style.drawing(1, 2, (7.2, 2.2), sharey="row") as (figure, axes):
+        kinds = {"classes": "Which classes?", "samples": "Which samples?"}
+        for axis, (kind, title) in zip(axes[0], kinds.items(), strict=True):
+            for shift, method in enumerate(("pfedlora", "fml")):
+                colour = style.OKABE_ITO[(0, 6)[shift]]
+                for place, case in enumerate(reversed(cases)):
+                    values = [float(row[kind]) for row in _of(rows, case, method) if row[kind]]
+                    if values:
+                        at = [place + 0.15 - 0.3 * shift] * len(values)
+                        label = registry.title(method) if place == len(cases) - 1 else None
+                        axis.plot(values, at, "o", color=colour, label=label)
+            axis.axvline(0.5, color="#808080", linewidth=0.8)
+            axis.set_title(title)
+            axis.set_xlabel("AUC: 0.5 reveals nothing, 1 everything")
+            axis.set_xlim(0.45, 1.03)
+        axes[0][1].legend(frameon=False)
+        axes[0][0].set_yticks(range(len(cases)), list(reversed(names)))
+        figure.savefig(folder / "audit.png")
+    return folder / "audit.png"
 
 
 def _of(rows: Iterable[Row], case: Sequence[str], method: str | None = None) -> list[Row]:

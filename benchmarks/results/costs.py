@@ -4,12 +4,18 @@ The CSVs are `costs.csv` of `pfedlora report RUNS --target T`; what a visit send
 
 from __future__ import annotations
 
-from benchmarks.results.page import Page, Row
+from collections.abc import Sequence
+from pathlib import Path
 
+from benchmarks.results.page import Page, Row
+from pfedlora_flwr.report import style
+
+TITLES = ("CIFAR-10, to 84 %", "CIFAR-100, to 24 %")
 FILES = ("cifar10-84.csv", "cifar100-24.csv")
 COLUMNS = ("rounds", "parameters, paper", "parameters, full", "FLOP, full")
 UNITS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 PAIR = ("pFedLoRA", "FedProto")
+SHOWN = ("Standalone", "FD", "FedProto", "pFedLoRA", "FedProto ÷ pFedLoRA", "the paper, at most")
 WIDTH = 500
 """Of a representation."""
 CLAIMED = "7.41"
@@ -25,9 +31,10 @@ def make(page: Page) -> None:
     lines.append(["the paper, at most", *(["", CLAIMED, "", "11.81"] * 2)])
     names = ("rounds", "rounds × one upload", "all, both ways", "operations")
     first = (f"CIFAR-10, to 84 %: {names[0]}", *names[1:])
-    page.table(
-        "to-target", ("method", *first, f"CIFAR-100, to 24 %: {names[0]}", *names[1:]), lines
-    )
+    header = ("method", *first, f"CIFAR-100, to 24 %: {names[0]}", *names[1:])
+    page.whole("to-target", header, lines)
+    page.table("shown", header, (line for line in lines if line[0] in SHOWN))
+    page.picture("costs.png", lambda folder: draw(tables, folder))
     visits(page)
     page.says(*with_mu(page))
     page.settings("7.41", "11.81", "0.5", "0.9")
@@ -61,6 +68,22 @@ def number(text: str) -> float:
     return float(value) * UNITS.get(unit, 1)
 
 
+def draw(tables: Sequence[dict[str, Row]], folder: Path) -> Path:
+    """Rounds to the target by method, a panel a dataset."""
+    with style.drawing(1, 2, (7.2, 3.0), sharey="row") as (figure, axes):
+        names = [*reversed(tables[0])]
+        for axis, table, title in zip(axes[0], tables, TITLES, strict=True):
+            for place, name in enumerate(names):
+                reached = table[name]["rounds"] != "not reached"
+                colour = style.OKABE_ITO[0 if name in PAIR else 7]
+                axis.barh(place, int(table[name]["rounds"]) if reached else 0, color=colour)
+            axis.set_title(title)
+            axis.set_xlabel("rounds")
+        axes[0][0].set_yticks(range(len(names)), names)
+        figure.savefig(folder / "costs.png")
+    return folder / "costs.png"
+
+
 def visits(page: Page) -> None:
     """What one client sends in a visit, and how many times the rounds would make up for it."""
     lines, needed = [], []
@@ -75,6 +98,6 @@ def visits(page: Page) -> None:
             [name, *(f"{value:.0f}" if value >= 9.5 else f"{value:.1f}" for value in times)]
         )
     columns = ("pFedLoRA, h = 60", "h = 20", "FedProto, the classes held", "FedProto, all classes")
-    page.table("visit", ("numbers of one visit", *columns), lines)
+    page.whole("visit", ("numbers of one visit", *columns), lines)
     columns = ("classes held, h = 60", "h = 20", "all classes, h = 60", "h = 20")
-    page.table("needed", ("times pFedLoRA's rounds", *columns), needed)
+    page.whole("needed", ("times pFedLoRA's rounds", *columns), needed)

@@ -25,12 +25,13 @@ from benchmarks.results.page import (
     completed_runs,
     difference,
     estimate,
-    minus,
+    forest,
     percent,
     points,
     write_csv,
 )
 from pfedlora_flwr.comparison.spec import Comparison
+from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.directory import find_runs
 
@@ -38,7 +39,6 @@ HERE = RESULTS / "gain"
 KINDS = ("mean", "none")
 CONFIRMED = ("rows=classes down=fixed adapter.hidden-dim=500", "rows=classes down=fixed mu=0.3")
 FRESH = ("1", "2", "3")
-NAMES = {"mu=0.5": ", pFedLoRA as it is"}
 
 
 def make(page: Page) -> None:
@@ -49,11 +49,17 @@ def make(page: Page) -> None:
         return {seed: value / 100 for seed, value in found.items() if seed in FRESH}
 
     alone = of("standalone", "mean")
+    shown: dict[str, list[tuple[str, Estimate]]] = {
+        "gain from sharing": [],
+        "as it is − Standalone": [],
+    }
     lines = [["Standalone", percent(estimate(alone)), "", "", "", ""]]
     for variant in CONFIRMED:
         mean, none = (of(variant, kind) for kind in KINDS)
         gain, lead = difference(mean, none), difference(mean, alone)
         deficit = difference(none, alone)
+        for rows_of, e in zip(shown.values(), (gain, lead), strict=True):
+            rows_of.append((variant.removeprefix("rows=classes down=fixed "), e))
         page.says(gain, lead, bonferroni(gain, 2), bonferroni(lead, 2), deficit)
         cells = percent(estimate(mean)), percent(estimate(none))
         leads = points(lead, seeds=True), points(deficit)
@@ -70,33 +76,10 @@ def make(page: Page) -> None:
         ),
         lines,
     )
-    seed0 = next(r for r in rows if (r["variant"], r["seed"]) == ("standalone", "0"))
-    first = float(seed0["validation, best"]), float(seed0["at best validation"])
-    tried_table(page, first)
+    page.picture("gain.png", lambda to: forest(shown, "points", to / "gain.png"))
     page.quotes("sharing", "11.31", "5.05", "4.30", "4.01", "3.80")
     page.quotes("normalised", "1.97 ± 1.76")
     page.settings("0.5")
-
-
-def tried_table(page: Page, alone: tuple[float, float]) -> None:
-    lines = [["Standalone", *(f"{value:.2f}" for value in alone), "", "", "", ""]]
-    for row in page.rows("tried.csv"):
-        options = row["method-options"]
-        cells = [row[f"{kind}, {c}"] for kind in (*KINDS, "gain") for c in ("validation", "test")]
-        lines.append([f"`{options}`{NAMES.get(options, '')}", *map(minus, cells)])
-    page.table(
-        "tried",
-        (
-            "method-options",
-            "as it is: validation",
-            "test",
-            "`sharing=none`: validation",
-            "test",
-            "gain: validation",
-            "test",
-        ),
-        lines,
-    )
 
 
 def tried(folder: Path) -> None:

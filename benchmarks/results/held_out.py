@@ -18,11 +18,13 @@ from benchmarks.results.page import (
     completed,
     difference,
     estimate,
+    forest,
     merged,
     percent,
     points,
 )
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.report.measures import Estimate
 
 COLUMNS = (
     *("method", "seed", "client", "model", "samples", "test", "visits", "alone_visits"),
@@ -36,6 +38,7 @@ TESTS = 16
 def make(page: Page) -> None:
     rows = page.rows("runs.csv")
     lines = []
+    panels: dict[str, list[tuple[str, Estimate]]] = {f"{n} samples": [] for n in SAMPLES[1:]}
     for method in registry.ordered({row["method"] for row in rows}):
         own = [row for row in rows if row["method"] == method]
         trained = by_seed(own, "trained_accuracy")
@@ -51,6 +54,8 @@ def make(page: Page) -> None:
                 continue
             gain = difference(adapted, alone)
             page.says(estimate(adapted), estimate(alone), gain, seeds=True)
+            if (panel := panels.get(f"{samples} samples")) is not None:
+                panel.append((registry.title(method), gain))
             assert not bonferroni(gain, TESTS).sign, "the page says that none is"
             means = (f"{100 * estimate(each).mean:.2f}" for each in (adapted, alone))
             cells.append("{} ({}): {}".format(*means, points(gain)))
@@ -59,6 +64,9 @@ def make(page: Page) -> None:
         "held-out",
         ("method", *(f"{n} samples" for n in SAMPLES), "trained clients"),
         lines,
+    )
+    page.picture(
+        "gains.png", lambda to: forest(panels, "points over training alone", to / "gains.png")
     )
 
 

@@ -17,11 +17,11 @@ from benchmarks.results.page import (
     BySeed,
     Page,
     Row,
-    bonferroni,
     by_seed,
     completed,
     difference,
     estimate,
+    forest,
     merged,
     percent,
     points,
@@ -35,8 +35,6 @@ COLUMNS = (
     *("parameters_up", "parameters_down", "operations"),
 )
 COUNT = "at_best_validation"
-TESTS = 10
-"""Gains of a table."""
 USUAL = {"train": "lora", "head": "shared", "alpha": "", "start": "each", "sharing": "mean"}
 HEAD = {"train": "head", "method": "lg_fedavg"}
 """A shared head without LoRA."""
@@ -79,15 +77,28 @@ def make(page: Page) -> None:
             for other in ("lg_fedavg", "fedit"):
                 if other in means:
                     page.says(difference(mean, means[other]))
+    shown = [row for row in rows if (row["head"], row["lr"]) == ("shared", "0.01")]
+    names = registry.ordered({row["method"] for row in shown} - {"standalone"})
+    panel = [
+        (
+            registry.title(name),
+            difference(
+                by_seed(shown, "test", method=name, sharing="mean"),
+                _tests(alone_of(shown, name)),
+            ),
+        )
+        for name in names
+    ]
+    page.picture(
+        "gains.png",
+        lambda to: forest({"rate 0.01": panel}, "points by sharing", to / "gains.png"),
+    )
     own = by_seed(rows, "test", method="fedalt", lr="0.003", **USUAL)
     alike = [row for row in every if row["start"] == "architecture"]
     fedalt, none = (by_seed(alike, "test", method=name) for name in ("fedalt", "standalone"))
     page.says(estimate(fedalt), difference(fedalt, none), difference(own, fedalt))
     rates(page, every)
     after_the_last_round(page, every)
-    for row in every:
-        if row["alpha"]:
-            page.says(100 * float(row["test"]))
     page.settings("0.003")
 
 
@@ -102,13 +113,6 @@ def rates(page: Page, rows: list[Row]) -> None:
 
     cells = []
     every = sorted({row["lr"] for row in rows}, key=float)
-    validated = {
-        lr: by_seed(rows, "validation", **HEAD, lr=lr, sharing="mean").values()
-        for lr in every
-        if of_head(lr)
-    }
-    best = of_head(max(validated, key=lambda lr: statistics.fmean(validated[lr])))
-    methods = {row["method"] for row in rows} - {"standalone", "lg_fedavg"}
     for lr in every:
         head, none, lora = of_head(lr), of_head(lr, "none"), of_lora("fedit", lr)
         alone = of_head(lr, method="standalone")
@@ -117,16 +121,10 @@ def rates(page: Page, rows: list[Row]) -> None:
         cells.append([lr, *shown, gain, percent(estimate(lora)) if lora else ""])
         if head and lora:
             page.says(difference(lora, head))
-        for method in methods:
-            if mean := of_lora(method, lr):
-                page.says(difference(mean, best))
         if head and (private := of_lora("lg_fedavg", lr)):
             page.says(difference(private, head))
-    for method in methods:
-        page.says(difference(of_lora(method, "0.01"), of_lora(method, "0.003")))
     header = ("Standalone", "`sharing=none`", "head shared", "gain, points", "FedIT, head and LoRA")
     page.table("rates", ("rate", *header), cells)
-    page.settings(*every)
 
 
 def after_the_last_round(page: Page, rows: list[Row]) -> None:
@@ -143,7 +141,6 @@ def after_the_last_round(page: Page, rows: list[Row]) -> None:
 def lines(page: Page, rows: list[Row], bare: BySeed) -> Iterator[list[str]]:
     """Of each method its cells; `bare`: what a shared head without LoRA has, if it is compared."""
     alone = _tests(row for row in rows if row["method"] == "standalone")
-    page.says(estimate(alone), seeds=True)
     yield ["Standalone", percent(estimate(alone)), *[""] * (4 if bare else 3), "–", "0", "0"]
     for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
         own = [row for row in rows if row["method"] == method]
@@ -151,8 +148,6 @@ def lines(page: Page, rows: list[Row], bare: BySeed) -> Iterator[list[str]]:
         none = alone_of(rows, method)
         gain, lead = difference(_tests(mean), _tests(none)), difference(_tests(mean), alone)
         page.says(*map(estimate, map(_tests, (mean, none))), gain, lead, seeds=True)
-        if gain.half is not None:
-            page.says(bonferroni(gain, TESTS))
         yield [
             registry.title(method),
             *(percent(estimate(_tests(each))) for each in (mean, none)),

@@ -25,6 +25,7 @@ from benchmarks.results.page import (
     each_round,
     end_of,
     estimate,
+    forest,
     last_within,
     merged,
     percent,
@@ -87,7 +88,7 @@ def features(page: Page) -> None:
     page.says(*first.values(), first["control"] - first["alone"], 100 * alone["1"])
     page.says(*(100 * each for each in fractions(page, "rates.csv", "standalone").values()))
     page.settings("0.01", "0.03", "0.1")
-    page.table("search", ("", "accuracy", "− Standalone, normalised"), lines)
+    page.whole("search", ("", "accuracy", "− Standalone, normalised"), lines)
 
 
 def plus(page: Page) -> None:
@@ -132,10 +133,22 @@ def plus(page: Page) -> None:
         above[method].append(f"{flops['0'] / most['0']:.2f}")
     above[NORMALISED].append(f"{float(normalised['0'][-1]['operations']) / most['0']:.2f}")
     ends = "at best validation", "after the last round"
-    page.table(
+    page.whole(
         "above",
         ("− pFedLoRA+", *ends, "operations of Standalone's, seed 0"),
         [[title(method), *cells] for method, cells in above.items()],
+    )
+    end = "at_best_validation"
+    shown = [
+        ("pFedLoRA+", {seed: end_of(rows)[0] for seed, rows in mean.items()}),
+        ("pFedLoRA+, without sharing", {seed: end_of(rows)[0] for seed, rows in none.items()}),
+        ("Standalone, normalised", {seed: end_of(rows)[0] for seed, rows in normalised.items()}),
+        *((registry.title(method), there(end, method)) for method in LEADERS),
+    ]
+    panel = [(name, difference(values, there(end))) for name, values in shown]
+    page.picture(
+        "plus.png",
+        lambda to: forest({"60 rounds": panel}, "points over Standalone", to / "plus.png"),
     )
     equal = {seed: float(last_within(rows, most[seed])["accuracy"]) for seed, rows in mean.items()}
     page.says(difference(equal, there("final")), seeds=True)

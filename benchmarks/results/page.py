@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.report import measures
+from pfedlora_flwr.report import measures, style
 from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.runs.completed import Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
@@ -356,6 +356,28 @@ def points(e: Estimate, *, seeds: bool = False) -> str:
     text = f"{signed(100 * e.mean)} ± {100 * e.half:.2f}"
     text = f"**{text}**" if e.sign else text
     return f"{text} ({', '.join(signed(100 * v) for v in e.values)})" if seeds else text
+
+
+Panels = Mapping[str, Sequence[tuple[str, Estimate]]]
+"""By a panel's title its lines: a name and a difference. All panels have the same names."""
+
+
+def forest(panels: Panels, label: str, path: Path) -> Path:
+    """Draws differences in points with their 95 % t-intervals, a line each, beside 0."""
+    lines = max(len(rows) for rows in panels.values())
+    size = 3.6 * max(len(panels), 1.5), 0.9 + 0.25 * lines
+    with style.drawing(1, len(panels), size, sharey="row") as (figure, axes):
+        for axis, (title, rows) in zip(axes[0], panels.items(), strict=True):
+            for place, (_, e) in enumerate(reversed(rows)):
+                half = 100 * (e.half or 0)
+                axis.errorbar(100 * e.mean, place, xerr=half, fmt="o", color=style.OKABE_ITO[6])
+            axis.axvline(0, color="#808080", linewidth=0.8)
+            axis.set_title(title)
+            axis.set_xlabel(label)
+        names = [name.replace("`", "") for name, _ in reversed(next(iter(panels.values())))]
+        axes[0][0].set_yticks(range(len(names)), names)
+        figure.savefig(path)
+    return path
 
 
 def signed(value: float, places: int = 2) -> str:

@@ -19,12 +19,14 @@ from benchmarks.results.page import (
     counted,
     difference,
     estimate,
+    forest,
     operations,
     percent,
     points,
     write_csv,
 )
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.report.measures import Estimate
 
 KEYS = ("dataset", "clients", "method", "sharing", "seed")
 COLUMNS = (*KEYS, *COUNTED)
@@ -70,6 +72,13 @@ def make(page: Page) -> None:
     def of_fifty(method: str, sharing: str) -> BySeed:
         return by_seed(fifty, COUNT, method=method, sharing=sharing)
 
+    panels: dict[str, list[tuple[str, Estimate]]] = {"gain from sharing": [], "− Standalone": []}
+    for method in registry.ordered({row["method"] for row in fifty} - {"standalone"}):
+        mean, none = (of_fifty(method, sharing) for sharing in ("mean", "none"))
+        alone = of_fifty("standalone", "mean")
+        for panel, other in zip(panels.values(), (none or alone, alone), strict=True):
+            panel.append((registry.title(method), difference(mean, other)))
+    page.picture("fifty.png", lambda to: forest(panels, "points", to / "fifty.png"))
     lead = difference(of_fifty("fedrep", "mean"), of_fifty("standalone", "mean"))
     page.says(bonferroni(lead, TESTS))
     page.says(difference(of_fifty("fedrep", "none"), of_fifty("fedrod", "mean")))

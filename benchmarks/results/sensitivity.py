@@ -135,7 +135,7 @@ def h_table(page: Page, table: Table) -> None:
     widths = (table.accuracies(COUNTS[0], "pfedlora", "mean", "30", "0.5", h) for h in ("40", "80"))
     page.says(measures.difference(*widths))
     header = ("h", "as it is", "− Standalone", "− h = 60", "numbers of one visit, each way")
-    page.table("h", (*header, "blew up"), lines)
+    page.whole("h", (*header, "blew up"), lines)
 
 
 def main() -> None:

@@ -29,7 +29,6 @@ from benchmarks.results.page import (
     estimate,
     last_within,
     merged,
-    operations,
     percent,
     points,
     signed,
@@ -44,7 +43,6 @@ COLUMNS = (*KEYS, *COUNTED)
 LONG_KEYS = (*KEYS, "precision")
 COUNT = "at_best_validation"
 EVERY = 30
-LAST = 50
 SMOOTHED = 10
 """Rounds that a point of the lower panels is the mean of."""
 BOARD = 60
@@ -68,7 +66,6 @@ def make(page: Page) -> None:
 def common_start(page: Page) -> None:
     rows = page.rows("runs.csv")
     alone = by_seed(rows, COUNT, method="standalone", sharing="mean")
-    page.says(estimate(alone), seeds=True)
     lines = [["Standalone", percent(estimate(alone)), "", "", "", ""]]
     for method in registry.ordered({row["method"] for row in rows} - {"standalone"}):
         for mu in sorted({row["mu"] for row in rows if row["method"] == method}):
@@ -81,14 +78,12 @@ def common_start(page: Page) -> None:
             cells = ["= Standalone", "", points(lead), ""]
             if none:
                 gain, own = difference(mean, none), difference(none, alone)
-                page.says(estimate(none), gain, own, seeds=True)
                 shown = points(gain, seeds=gain.half is not None)
                 cells = [percent(estimate(none)), shown, points(lead), points(own)]
             lines.append([titled(method, mu), percent(estimate(mean)), *cells])
     header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
     page.table("start", ("method", *header, "none − Standalone"), lines)
-    page.says(*operations(rows).values())
-    page.settings("0.5", "0.9", "2.7", "25.68", "22.97")
+    page.settings("0.5", "0.9")
     page.quotes("sensitivity", "0.23 ± 1.22")
 
 
@@ -113,22 +108,12 @@ def long(page: Page) -> None:
             others = None if run == ALONE else alone
             course.append([named, titled(*run), *apart(page, rows, others)])
             if (with_ := runs.get((*run[:2], "mean"))) and run[2] == "none":
-                ends_at = len(rows) - 1
-                page.says(
-                    *(mean_of(with_, at, 1) - mean_of(rows, at, 1) for at in (BOARD, ends_at))
-                )
                 gain = f"{titled(*run[:2])}: gain from sharing"
                 course.append([named, gain, *apart(page, with_, rows)])
         at_equal_operations(page, runs)
-        for (method, mu, kind), rows in runs.items():
-            if kind == "none" and not mu:
-                page.says(shared_within(len(rows) - 1, seed, method))
-        page.says(*(mean_of(rows, BOARD, 1) for rows in runs.values()))
         repeated(page, runs)
         if ("pfedlora", "0.9", "mean") in runs:
             apart(page, runs["pfedlora", "0.5", "mean"], runs["pfedlora", "0.9", "mean"])
-        for rows in runs.values():
-            later(page, rows, alone)
     header = ("all clients, at best validation", "− Standalone", "above it from round", "final")
     sampled = ("sampled, last round", "sampled, highest round", "the paper")
     page.whole("long", ("seed, precision", "rounds", "method", *header, *sampled), lines)
@@ -136,15 +121,6 @@ def long(page: Page) -> None:
     page.whole("course", ("seed, precision", "rounds", *marks), course)
     over_seeds(page, seeds)
     page.picture("long.png", lambda folder: draw(seeds, folder))
-    board = Page(RESULTS / "leaderboard").rows("runs.csv")
-    for seed, runs in seeds.items():
-        there = {
-            (method, kind): 100 * by_seed(board, "final", method=method, sharing=kind)[seed]
-            for method, mu, kind in runs
-            if mu in ("", "0.5")  # the board's own
-        }
-        mean, none = (there["pfedlora", kind] for kind in ("mean", "none"))
-        page.says(*there.values(), mean - none)
 
 
 def over_seeds(page: Page, seeds: Mapping[str, Runs]) -> None:
@@ -170,7 +146,6 @@ def over_seeds(page: Page, seeds: Mapping[str, Runs]) -> None:
         ("gain from sharing", "mean", "none"),
     ):
         leads = [difference(*both) for both in zip(found[one], found[other], strict=True)]
-        page.says(*leads, seeds=True)
         lines.append([title, *(points(each, seeds=True) for each in leads)])
     marks = (f"{end - EVERY + 1} to {end}" for end in ends)
     page.table("seeds", ("", *marks, f"at best validation of {TOGETHER} rounds"), lines)
@@ -195,22 +170,11 @@ def repeated(page: Page, runs: Runs) -> None:
         for end in range(EVERY, len(rows), EVERY):
             there = mean_of(rows, end, EVERY)
             page.says(mean_of(runs[run], end, EVERY) - there, mean_of(with_, end, EVERY) - there)
-        page.says(mean_of(runs[run], len(rows) - 1, 1) - mean_of(rows, len(rows) - 1, 1))
-        page.says(mean_of(rows, BOARD, 1))
-        page.settings(str(above_from(rows, runs[ALONE][: len(rows)])))
-
-
-def later(page: Page, rows: list[Row], alone: list[Row]) -> None:
-    """Of the last LAST rounds: a run's lead, by all clients and by those sampled."""
-    end = len(rows) - 1
-    for column in ("accuracy", "sampled"):
-        page.says(mean_of(rows, end, LAST, column) - mean_of(alone, end, LAST, column))
 
 
 def end_cells(page: Page, run: Long, ends: Mapping[Long, list[float]], above: str) -> list[str]:
     """A run's line of the table of ends, after its seed."""
     leads = [one - other for one, other in zip(ends[run], ends[ALONE], strict=True)]
-    page.says(*ends[run], *leads)
     first, *others = (f"{value:.2f}" for value in ends[run])
     lead = "" if run == ALONE else signed(leads[0])
     printed = PAPER[run[0]][-1] if run[0] in PAPER and run[2] == "mean" else None
@@ -298,14 +262,6 @@ def at_equal_operations(page: Page, runs: Runs) -> None:
         there = last_within(rows, float(alone["operations"]))
         if key != ALONE and there is not rows[-1]:
             page.says(100 * (float(there["accuracy"]) - float(alone["accuracy"])))
-            page.settings(above_at_equal_operations(rows, runs[ALONE]))
-
-
-def above_at_equal_operations(rows: list[Row], alone: list[Row]) -> str:
-    """Standalone's round from which on a run is above it in every one, each of the two with as many
-    operations; empty where it is not."""
-    as_many = [last_within(rows, float(row["operations"])) for row in alone]
-    return above_from(as_many, alone)
 
 
 def titled(method: str, mu: str, sharing: str = "mean") -> str:

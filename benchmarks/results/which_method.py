@@ -3,6 +3,7 @@ name."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -34,6 +35,26 @@ PRETRAINED = "../pretrained/README.md"
 FEDERATIONS = "../pretrained/federations.md"
 Heads = list[tuple[str, str]]
 """Methods, and what the heads read."""
+SHOWN = {
+    "**different frozen pretrained backbones**, one image of each of ten classes": (
+        "**different frozen pretrained backbones**, one image of each of ten classes"
+    ),
+    "one image of each of ten classes, asked about all hundred": (
+        "the same, tested on all hundred classes"
+    ),
+    "ten clients whose classes nobody else holds": (
+        "the same, ten clients whose classes nobody else holds"
+    ),
+    "**models of different size from scratch**, ten classes each, six visits, CIFAR-100": (
+        "**models of different size from scratch**, ten classes each, six visits, CIFAR-100"
+    ),
+    "**one architecture from scratch**, small digits, 50 clients, four visits": (
+        "**one architecture from scratch**, small digits, 50 clients, four visits"
+    ),
+    "one encoder, LoRA inside": "**one pretrained text encoder**, LoRA inside",
+}
+"""Rows of the whole table that stand on the page, and what they are called there."""
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
 Line = tuple[str, str, str]
 """Whose clients, what helped, what helped less or not."""
 
@@ -41,7 +62,10 @@ Line = tuple[str, str, str]
 def make(page: Page) -> None:
     lines = [*few_images(), *other_federations(), *private(), *scratch(), *one_model(), *texts()]
     header = ("your clients", "what helped, in points (numbers up a visit)", "helped less, or not")
-    page.table("decisions", header, lines)
+    page.whole("decisions", header, [[_LINK.sub(r"\1", cell) for cell in line] for line in lines])
+    few = {SHOWN[line[0]]: line for line in lines if line[0] in SHOWN}
+    assert len(few) == len(SHOWN), "a shown row is not there"
+    page.table("decisions", header, ([name, *line[1:]] for name, line in few.items()))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ Numbers = npt.NDArray[np.float64]
 _BYTES = 4_000_000
 """Of the inputs looked at together; in float64 eight times as many."""
 _ROUNDING = 4
-"""Steps between two numbers at a mean: what varies less is constant but for rounding."""
+"""Steps between two numbers at a mean: what varies less is constant except for rounding."""
 _NAMED = 10
 _LOOKED_AT = 1_000_000
 """Values of a channel or feature, from the first, whose distinct ones are counted."""
@@ -41,8 +41,8 @@ def of_all_pixels(images: npt.NDArray[np.uint8]) -> Constants:
 
 
 def of_parts(inputs: Inputs, parts: Iterable[Indices]) -> Constants:
-    """Of the inputs at these indices. What is constant, but for the rounding of its type, has the
-    standard deviation 1: normalised it is 0."""
+    """Of the inputs at these indices. What is constant, except for the rounding of its type, has
+    the standard deviation 1: normalised it is 0."""
     each = max(1, _BYTES // inputs[:1].nbytes)
     indices = np.sort(np.concatenate(list(parts)))
     pieces = (inputs[indices[start : start + each]] for start in range(0, len(indices), each))

@@ -69,7 +69,7 @@ class Chain:
         return [link.note for link in self._links if link.note]
 
     def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
-        """What leaves the client, but for the masks on it, in the place of `upload`."""
+        """What leaves the client, except for the masks on it, in the place of `upload`."""
         for link in self._links:
             upload = link.client_out(upload, received, visit)
         return upload

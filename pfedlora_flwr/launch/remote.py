@@ -52,7 +52,7 @@ def _find(runs: list[dict[str, Any]], run_id: str | None, superlink: str) -> dic
 
 
 def _last(said: list[str]) -> RunStatus:
-    """What the server said last of itself, but for damaged lines; of one that has not begun,
+    """What the server said last of itself, except for damaged lines; of one that has not begun,
     nothing."""
     there = [name for name in RunStatus.__annotations__ if name not in ("run_id", "nodes")]
     counts: dict[str, Any] = dict.fromkeys(("round", "done", "of", "failures", "refused"), 0)

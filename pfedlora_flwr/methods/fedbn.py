@@ -35,7 +35,7 @@ class FedBN(FedAvg):
         ]
 
     def shared(self, model: ClientModel) -> Tensors:
-        """What a client keeps of its model, but for batch normalisation."""
+        """What a client keeps of its model, except for batch normalisation."""
         private = batch_norm_names(model)
         return {name: tensor for name, tensor in kept(model).items() if name not in private}
 

@@ -44,7 +44,7 @@ class FedRidge(Shrunk):
         return w, w.new_zeros(len(w))
 
     def left_out(self, total: Sums, s: float, z: Tensor, labels: Tensor) -> Tensor:
-        """Exactly, but for n: (f_i − h_ii t_i) / (1 − h_ii)."""
+        """Exactly, except for n: (f_i − h_ii t_i) / (1 − h_ii)."""
         target = one_hot(labels, self.classes).double() - 1 / self.classes
         h = (z * self.inverse(total, s, z.T).T).sum(1, keepdim=True)
         return (z @ self.scores(total, s)[0].T - h * target) / (1 - h)

@@ -202,7 +202,7 @@ def outputs(function: Callable[[Tensor], Any], module: nn.Module, task: Task) ->
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two outputs are one, but for rounding."""
+    """Whether two outputs are one, except for rounding."""
     return (
         isinstance(left, Tensor)
         and isinstance(right, Tensor)

@@ -117,7 +117,7 @@ class Layout:
 
 
 def load(name: str, module: nn.Module, state: State, layout: Layout, *, strict: bool) -> None:
-    """Loads `state`, but for a head of another number of classes. Raises UserError, or
+    """Loads `state`, except for a head of another number of classes. Raises UserError, or
     RuntimeError, where it is not this module's."""
     left_out = check(name, state, layout, strict=strict)
     own = module.state_dict()

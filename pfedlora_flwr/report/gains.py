@@ -42,7 +42,7 @@ def shared(study: Study) -> list[Keys]:
 
 
 def methods(study: Study, scenario: Keys) -> list[Outcome]:
-    """The methods there, but for the references."""
+    """The methods there, except for the references."""
     return [o for o in study.ordered(scenario) if o.method not in ("standalone", registry.POOLED)]
 
 

@@ -25,7 +25,7 @@ FIGURES = frozenset(field.name for field in fields(Counts)) - {"confusion"}
 _ANYWAY = frozenset(
     {"round", "client", "names", "model", "worker", "node", "lost", "seconds", "withheld"}
 )
-"""What does not change with the tensors that were received, but for times."""
+"""What does not change with the tensors that were received, except for times."""
 _BESIDE_UPLOADS = FIGURES | {"counts", "model_sha256", "epsilon"}
 """What is told with `dp`, too, where the server reads the upload itself."""
 

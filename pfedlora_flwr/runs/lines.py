@@ -101,8 +101,8 @@ class Tail:
         self._last = b""
 
     def look(self) -> None:
-        """Takes up what has been appended since the last look, but for a line that is still being
-        written and what follows a damaged one: the next resume says so."""
+        """Takes up what has been appended since the last look, except for a line that is still
+        being written and what follows a damaged one: the next resume says so."""
         with suppress(FileNotFoundError), self._path.open("rb") as stream:
             inode = os.fstat(stream.fileno()).st_ino
             if inode != self._inode or not self._goes_on(stream):
