@@ -141,13 +141,13 @@ def test_a_link_sees_the_uploads_that_those_before_it_have_left(
 
 
 def test_the_privacy_page_lists_what_travels_in_the_clear_under_masks() -> None:
-    page = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
-    listed = page.partition("**In the clear, of each client's visit,**")[2].partition("\n- **")[0]
+    page = (ROOT / "docs" / "privacy" / "secure-aggregation.md").read_text(encoding="utf-8")
+    listed = page.partition("**In the clear, of each client's visit**")[2].partition("\n- **")[0]
     masked = config.from_flat({"secagg.enabled": True})
     always, told = (in_the_clear(masked, scores_told=told) for told in (False, True))
     assert told - always == {field.name for field in fields(Counts)} - {"confusion"}
-    for line, fields_told in zip(("always", "`scores=told`"), (always, told - always), strict=True):
-        [row] = [row for row in listed.splitlines() if row.lstrip().startswith(f"| {line} |")]
-        assert {*re.findall(r"`(\w+)`", row.partition("|")[2].partition("|")[2])} == fields_told
     hidden = {field.name for field in fields(Report)} - told - {"counts"}
-    assert {*re.findall(r"`(\w+)`", listed.partition("never:")[2])} == hidden
+    by_line = {"always": always, "`scores=told`": told - always, "never": hidden}
+    for line, named in by_line.items():
+        [row] = [row for row in listed.splitlines() if row.lstrip().startswith(f"| {line} |")]
+        assert {*re.findall(r"`(\w+)`", row.partition("|")[2].partition("|")[2])} == named

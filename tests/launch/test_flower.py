@@ -152,8 +152,9 @@ def test_the_app_is_pyprojects_with_the_experiments_keys(tmp_path: Path) -> None
 
 
 def test_image_and_services_are_as_quiet_as_a_simulation() -> None:
-    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
-    units = {block for block in page.split("```") if "[Unit]" in block}
+    pages = [ROOT / "docs" / "deployment.md", ROOT / "docs" / "deployment" / "nodes.md"]
+    blocks = [block for page in pages for block in page.read_text("utf-8").split("```")]
+    units = {block for block in blocks if "[Unit]" in block}
     assert len(units) == 2
     for text in ((ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8"), *units):
         for name in (name for name in QUIET if name.startswith("FLWR_")):
