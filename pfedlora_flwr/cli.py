@@ -9,12 +9,21 @@ import sys
 from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import click
 import typer
 
-from pfedlora_flwr.commands.console import Group, PlainCommand, WithKeys, err, out, say
+from pfedlora_flwr.commands.console import (
+    Group,
+    PlainCommand,
+    WithKeys,
+    argument,
+    err,
+    flag,
+    option,
+    out,
+    say,
+)
 from pfedlora_flwr.commands.site import site
 from pfedlora_flwr.errors import UserError, brief, final_line, with_traceback
 from pfedlora_flwr.version import __version__
@@ -36,21 +45,6 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         out.print(f"pfedlora-flwr {__version__}")
         raise typer.Exit
-
-
-def argument(metavar: str, default: Any = ...) -> Any:
-    """An argument as `PlainCommand` has them; `...`: it must be given."""
-    return typer.Argument(default, metavar=metavar, hidden=True)
-
-
-def flag(name: str, text: str) -> Any:
-    """An option without a value, which is False where it is not given."""
-    return typer.Option(False, name, help=text)
-
-
-def option(default: Any, metavar: str | None, text: str, *names: str, **how: Any) -> Any:
-    """An option with a value, named as its parameter or by `names`; `...`: it must be given."""
-    return typer.Option(default, *names, metavar=metavar, help=text, **how)
 
 
 RUN = argument("RUN")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
@@ -82,3 +83,18 @@ class WithKeys(PlainCommand):
             + "\n\b\n".join(lines)
         )
         super().format_epilog(ctx, formatter)
+
+
+def argument(metavar: str, default: Any = ...) -> Any:
+    """An argument as `PlainCommand` has them; `...`: it must be given."""
+    return typer.Argument(default, metavar=metavar, hidden=True)
+
+
+def flag(name: str, text: str) -> Any:
+    """An option without a value, which is False where it is not given."""
+    return typer.Option(False, name, help=text)
+
+
+def option(default: Any, metavar: str | None, text: str, *names: str, **how: Any) -> Any:
+    """An option with a value, named as its parameter or by `names`; `...`: it must be given."""
+    return typer.Option(default, *names, metavar=metavar, help=text, **how)

@@ -7,18 +7,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from pfedlora_flwr.commands.console import PlainCommand, err, out
+from pfedlora_flwr.commands.console import PlainCommand, argument, err, flag, option, out
 from pfedlora_flwr.errors import UserError, counted
 
 if TYPE_CHECKING:
     from pfedlora_flwr.report.table import Table
 
 site = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-State = Annotated[Path, typer.Argument(metavar="STATE_PATH", hidden=True)]
+STATE = argument("STATE_PATH")
 
 
 @site.callback()
@@ -28,7 +28,7 @@ def about() -> None:
 
 
 @site.command(cls=PlainCommand)
-def check(file: Annotated[Path, typer.Argument(metavar="FILE", hidden=True)]) -> None:
+def check(file: Path = argument("FILE")) -> None:
     """Check a policy. Prints a line for each mistake, otherwise each rule with its value. The exit
     code is 2 if no node would take part under it."""
     from pfedlora_flwr.keys import said
@@ -47,10 +47,7 @@ def check(file: Annotated[Path, typer.Argument(metavar="FILE", hidden=True)]) ->
 
 
 @site.command(cls=PlainCommand)
-def log(
-    place: State,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Write CSV, all lines.")] = False,
-) -> None:
+def log(place: Path = STATE, as_csv: bool = flag("--csv", "Write CSV, all lines.")) -> None:
     """Show what left this site and what it refused, and whether the log is as it was written."""
     table = _messages([*_log(place).lines()])
     if as_csv:
@@ -62,9 +59,9 @@ def log(
 
 
 @site.command(cls=PlainCommand)
-def status(place: State) -> None:
+def status(place: Path = STATE) -> None:
     """Show the runs that this site took part in, what they spent, the disk and the last message."""
-    facts, runs = _summary(place)
+    facts, runs = _summary(place, [*_log(place).lines()])
     for line in runs.lines:
         out.print("  ".join(f"{n} {c}" for n, c in zip(runs.columns, line, strict=True)))
     for name, text in facts:
@@ -73,11 +70,9 @@ def status(place: State) -> None:
 
 @site.command(cls=PlainCommand)
 def report(
-    place: State,
-    output: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path(
-        "site.html"
-    ),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE.")] = False,
+    place: Path = STATE,
+    output: Path = option(Path("site.html"), "FILE", "The page to write."),
+    overwrite: bool = flag("--overwrite", "Replace FILE."),
 ) -> None:
     """Write a page for a data officer: the runs, what left, what was refused and why."""
     from pfedlora_flwr.files import check_replaceable, write_atomically
@@ -85,7 +80,7 @@ def report(
 
     check_replaceable(output, overwrite=overwrite)
     lines = [*_log(place).lines()]
-    facts, runs = _summary(place)
+    facts, runs = _summary(place, lines)
     refused = _messages([line for line in lines if "refused" in line], "What was refused, and why")
     title, tables = "What left this site", (runs, refused, _messages(lines))
     body = [
@@ -133,14 +128,14 @@ def _messages(lines: list[dict[str, Any]], title: str = "All messages") -> Table
     return Table("messages", title, [row(line) for line in lines])
 
 
-def _summary(place: Path) -> tuple[list[tuple[str, str]], Table]:
-    """Facts of the site, and a table of its runs."""
+def _summary(place: Path, lines: list[dict[str, Any]]) -> tuple[list[tuple[str, str]], Table]:
+    """Facts of the site, and a table of its runs, by its log's lines."""
     from pfedlora_flwr.report.table import Table
     from pfedlora_flwr.report.words import size
     from pfedlora_flwr.site.ledger import Ledger
     from pfedlora_flwr.site.policy import Policy
 
-    runs, lines = dict[int, list[dict[str, Any]]](), [*_log(place).lines()]
+    runs: dict[int, list[dict[str, Any]]] = {}
     for line in lines:
         runs.setdefault(line["run"], []).append(line)
     rows = [

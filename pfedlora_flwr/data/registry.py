@@ -73,7 +73,8 @@ def path_in(name: str) -> str:
 
 def _parted(name: str) -> tuple[Source, str]:
     """The dataset's entry, and the text after the entry's name."""
-    return find(name), find(name).text(name)
+    source = find(name)
+    return source, source.text(name)
 
 
 def without_path(name: str) -> str:

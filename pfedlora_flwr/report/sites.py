@@ -18,6 +18,7 @@ from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.report.table import LOSS, Table
+from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.training.metrics import place, worth
 
 _MOST = 60
@@ -105,7 +106,7 @@ def worth_in_rows(study: Study, best: Finding, of: Sequence[Site]) -> dict[int |
     if SHARE not in best.scenario or best.theirs.method != ALONE:
         return {}
     others = [
-        Finding(o.scenario, o, best.theirs, best.by, best.score)
+        _points([run for seed, run in o.runs.items() if seed in best.theirs.runs], best.score)
         for o in study.outcomes
         if o.method == ALONE
         and SHARE in o.scenario
@@ -113,8 +114,7 @@ def worth_in_rows(study: Study, best: Finding, of: Sequence[Site]) -> dict[int |
         and o.runs
     ]
     curves: dict[int | None, list[tuple[float, float]]] = {}
-    for other in others:
-        points = {s.client: (s.rows or 0.0, worth(best.score, s.ours)) for s in sites(other)}
+    for points in others:
         for client, point in points.items():
             curves.setdefault(client, []).append(point)
         if points:
@@ -125,6 +125,20 @@ def worth_in_rows(study: Study, best: Finding, of: Sequence[Site]) -> dict[int |
     }
     ends[None] = fmean(n for n, _ in ends.values()), fmean(score for _, score in ends.values())
     return {k: _more(sorted(curves[k]), *end) for k, end in ends.items() if k in curves}
+
+
+def _points(runs: Sequence[Run], score: str) -> dict[int, tuple[float, float]]:
+    """By client the rows of its training part and the worth of its score, means over these runs;
+    empty where a client has none."""
+    found: dict[int, tuple[float, float]] = {}
+    for client in runs[0].clients if runs else ():
+        told: list[Any] = [run.result["per_client"].get(str(client), {}) for run in runs]
+        scores = [float(a) for row in told if (a := row.get(place(score))) is not None]
+        if not scores:
+            return {}
+        known = [int(n) for row in told if (n := row.get("samples"))]
+        found[client] = fmean(known) if known else 0.0, worth(score, fmean(scores))
+    return found
 
 
 def _more(curve: Sequence[tuple[float, float]], rows: float, reached: float) -> str:
