@@ -43,6 +43,7 @@ from pfedlora_flwr.runs import right_rows
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.clear import in_the_clear
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.provenance import told_versions
 from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
@@ -147,6 +148,7 @@ class PersonalisedClient(NumPyClient):
             columns=list(site.dataset.feature_names or ()) if own else [],
             base=self._base(site),
             data=site.data,
+            versions=told_versions(),
         )
 
     def _base(self, site: Site) -> str:

@@ -120,13 +120,17 @@ class Clients:
             with WaitingLog(there, len(wanted), timeout) as told:
                 self.roster.wait_for(wanted, timeout, told.look)
             node_of = self.roster.node_of
-            keep_sites(self.run, self.roster.own, self.roster.class_names, self.roster.columns)
+            self._keep_sites()
         turned_away = self.roster.turned_away
         for client in wanted:
             if client not in node_of:
                 why = turned_away.get(client)
                 self.fail(round, client, f"turned away: {why}" if why else "not connected")
         return {client: node_of[client] for client in wanted if client in node_of}
+
+    def _keep_sites(self) -> None:
+        told = self.roster
+        keep_sites(self.run, told.own, told.class_names, told.columns, told.versions)
 
     def ask(self, round: Round, messages: Mapping[int, Message], phase: Phase) -> Replies:
         """The opened replies that are no errors. A client that failed is asked once more within the
@@ -232,7 +236,7 @@ class Clients:
             enough = roster.wait_for_count(wanted, x.node_timeout, connected)
         if roster.node_of:  # a run that fails here says whose data it was to have, too
             self.run.write_partition(roster.partition)
-            keep_sites(self.run, roster.own, roster.class_names, roster.columns)
+            self._keep_sites()
         if not enough:
             waited = ""
             if time.monotonic() - began >= x.node_timeout:

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from pfedlora_flwr.data.local import OWN, SAME_DATA
 from pfedlora_flwr.errors import as_line, differing, short
 from pfedlora_flwr.federation import wire
-from pfedlora_flwr.federation.claim import Claim
+from pfedlora_flwr.federation.claim import Claim, differing_versions
 from pfedlora_flwr.federation.exchange import POLL, SLOW_POLL, Refuse, exchange
 from pfedlora_flwr.federation.named import connected
 from pfedlora_flwr.files import write_atomically
@@ -127,6 +127,12 @@ class Roster:
     def away(self) -> list[str]:
         """The sites that the run names and that are not connected, or not registered."""
         return [name for name in self.sites if name not in self.site_of.values()]
+
+    @property
+    def versions(self) -> dict[int, dict[str, str]]:
+        """By client, those of its node's packages, where a node is one client's."""
+        told = {client: self._claims.get(node) for client, node in self.node_of.items()}
+        return {} if self.alike else {c: claim.versions for c, claim in told.items() if claim}
 
     @property
     def withheld(self) -> dict[int, list[str]]:
@@ -273,8 +279,8 @@ class Roster:
                 if names[: len(claim.classes)] != claim.classes:
                     told = differing("classes", claim.classes, _OTHERS, names)
                     raise ValueError(
-                        f"{told}: a class needs the same number everywhere; restore its classes,"
-                        " or begin a new run"
+                        f"{told}: a class needs the same number everywhere; name all of them in"
+                        " data.class-names, restore its classes, or begin a new run"
                     )
                 if claim.columns and claim.columns != self.columns:
                     told = differing("columns", claim.columns, _OTHERS, self.columns)
@@ -301,6 +307,10 @@ class Roster:
         if client not in self.node_of:
             self.node_of[client] = node
             self.refused.pop(node, None)
+            if told := differing_versions(claim.versions):
+                logger.warning(
+                    "client %d has %s: install the same versions everywhere", client, told
+                )
         elif node not in self.refused:  # its claim stands, for when the other one is gone
             other = f"node {self.node_of[client]}, which is connected"
             self._turn_away(

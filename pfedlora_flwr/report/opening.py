@@ -121,6 +121,7 @@ def facts(study: Study) -> list[tuple[str, str]]:
         *([("Visits", visits)] if (visits := _visits(runs)) else []),
         ("Date", " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else _UNKNOWN),
         ("Versions", _distinct(map(_versions, about))),
+        *([("Versions of nodes", nodes)] if (nodes := _of_nodes(runs)) else []),
         ("Commit", _distinct(commits(about))),
         *([("Own code", code)] if code else []),
         ("Machine", _distinct(_machine(found.get("machine") or {}) for found in about)),
@@ -194,6 +195,15 @@ def _data(run: Run) -> str:
 def _versions(about: dict[str, Any]) -> str:
     of = about.get("versions") or {}
     return ", ".join(f"{name} {of[name]}" for name in _VERSIONS if of.get(name))
+
+
+def _of_nodes(runs: Iterable[Run]) -> str:
+    """`pfedlora-flwr 0.3.0, flwr 1.41.0, torch 2.11.0 (3 nodes)`; empty of simulations."""
+    told = [of for run in runs if (of := run.result.get("versions"))]
+    return _distinct(
+        "; ".join(f"{versions} ({counted(nodes, 'node')})" for versions, nodes in of.items())
+        for of in told
+    )
 
 
 def _machine(machine: dict[str, Any]) -> str:

@@ -7,7 +7,9 @@ A deployed server learns which it is from its nodes. Whatever names a run's data
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from pfedlora_flwr.data import registry
@@ -28,12 +30,16 @@ def keep_sites(
     own: Collection[int],
     classes: Sequence[str] = (),
     columns: Sequence[str] = (),
+    versions: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
 ) -> None:
-    """Keeps which clients have told that their data is their own, and its classes and columns."""
+    """Keeps which clients have told that their data is their own, its classes and columns, and
+    each client's versions."""
     before = read_json(run.sites_file) or {}
     everyone = sorted({*before.get("own", []), *own})
     told = {"own": everyone, "classes": [*classes], "columns": [*columns]}
-    if everyone and told != before:
+    known = {str(client): dict(of) for client, of in versions.items()}
+    told["versions"] = before.get("versions", {}) | known
+    if (everyone or known) and told != before:
         write_atomically(run.sites_file, json.dumps(told).encode())
 
 
@@ -42,6 +48,12 @@ def sites_told(run: RunDirectory) -> tuple[tuple[str, ...], tuple[str, ...]]:
     version did not keep them."""
     told = read_json(run.sites_file) or {}
     return tuple(told.get("classes", ())), tuple(told.get("columns", ()))
+
+
+def versions_told(run: RunDirectory) -> dict[str, int]:
+    """How many nodes have which versions, in words; empty of a simulation."""
+    told = (read_json(run.sites_file) or {}).get("versions", {})
+    return dict(Counter(", ".join(f"{name} {v}" for name, v in of.items()) for of in told.values()))
 
 
 def data_name(run: RunDirectory, e: Experiment) -> str:

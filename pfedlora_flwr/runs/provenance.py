@@ -19,6 +19,7 @@ import yaml
 
 from pfedlora_flwr.version import __version__
 
+TOLD = ("pfedlora-flwr", "flwr", "torch")
 _PACKAGES = ("flwr", "torch", "torchvision", "timm", "peft", "numpy", "ray")
 
 
@@ -26,6 +27,12 @@ def versions() -> dict[str, str | None]:
     """The versions of what makes a result."""
     others = {package: _version(package) for package in _PACKAGES}
     return {"pfedlora-flwr": __version__, **others, "python": platform.python_version()}
+
+
+def told_versions() -> dict[str, str]:
+    """Those of which the server's and the nodes' must go together."""
+    every = versions()
+    return {name: every[name] or "" for name in TOLD}
 
 
 def machine(device: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.models.registry import models_of, of_client
 from pfedlora_flwr.runs.checkpoint import ServerState
-from pfedlora_flwr.runs.data_name import data_name, own_data
+from pfedlora_flwr.runs.data_name import data_name, own_data, versions_told
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.joining import joined_after, left_after
 from pfedlora_flwr.runs.layout import FORMAT
@@ -213,6 +213,7 @@ def _with_measures(
             ),
         },
         "machine": {"nodes": dict(nodes)},
+        **({"versions": told} if (told := versions_told(run)) else {}),
         "shared_sha256": shared_sha256(e, state),
         "models_sha256": _over_clients(state.models),
         "partition": run.partition,

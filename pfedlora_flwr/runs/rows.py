@@ -435,6 +435,7 @@ class Result(TypedDict):
     # the data's name: the dataset's, or `own data of 3 sites`
     dataset: NotRequired[str]
     own_data: NotRequired[OwnData]  # if sites had their own data
+    versions: NotRequired[dict[str, int]]  # of real nodes' packages: how many nodes have which
     # of every key that can change a result: equal fingerprints mean the same Experiment
     fingerprint: NotRequired[str]
     clients: NotRequired[int]

@@ -25,6 +25,7 @@ from pfedlora_flwr.launch.processes import free_port
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.provenance import told_versions
 from pfedlora_flwr.runs.trained import load_trained
 from scripts.certificates import make as make_certificates
 from tests.deployment.paced import GATES
@@ -232,6 +233,7 @@ def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Pat
     assert result["shared_sha256"] == sha256(expected, 2)
     assert result["partition"] == "own"
     assert result["lost"] == 0
+    assert result["versions"] == {", ".join(f"{n} {v}" for n, v in told_versions().items()): 2}
 
 
 def test_three_nodes_over_grpc_reach_the_same_bits(tmp_path: Path) -> None:

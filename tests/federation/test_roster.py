@@ -27,7 +27,9 @@ from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.wire import COUNT, properties_message
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.provenance import told_versions
 from pfedlora_flwr.site.policy import Policy
+from pfedlora_flwr.version import WIRE, __version__
 from tests.conftest import Done
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
@@ -66,7 +68,8 @@ def reply(to: Message, **properties: Any) -> Message:
 
 
 def client(number: int, partition: str = "p", **more: Any) -> dict[str, Any]:
-    return {"partition_id": number, "partition": partition, "classes": "[]", "name": ""} | more
+    said = {"partition_id": number, "partition": partition, "classes": "[]", "name": ""}
+    return said | {"wire": WIRE} | more
 
 
 def own(name: str, *classes: str, number: int = -1) -> dict[str, Any]:
@@ -271,13 +274,31 @@ def test_a_site_that_changes_its_classes_during_a_run_is_turned_away_until_it_re
     assert sorted(found.node_of.values()) == [10, 11]
     assert refused == [
         "node 22 is not a client of this run: its classes are ['cat', 'dog', 'owl'], other nodes'"
-        " ['cat', 'dog']: a class needs the same number everywhere; restore its classes, or begin"
-        " a new run"
+        " ['cat', 'dog']: a class needs the same number everywhere; name all of them in"
+        " data.class-names, restore its classes, or begin a new run"
     ]
     del grid.nodes[22]
     grid.nodes[32] = own("c", "cat", "dog")
     found.refresh()
     assert sorted(found.node_of.values()) == [10, 11, 32]
+
+
+def test_a_node_with_other_versions_is_named_and_with_other_messages_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    here = told_versions()
+    patch, older = here | {"torch": f"{here['torch']}.post1"}, here | {"pfedlora-flwr": "0.1.0"}
+    nodes = [client(k, versions=json.dumps(told)) for k, told in enumerate((here, patch, older))]
+    grid = Grid(n10=nodes[0], n11=nodes[1], n12=nodes[2], n13=nodes[2] | {"wire": WIRE + 1})
+    found, refused = roster(grid, 3, tmp_path)
+    assert found.wait_for_count(3, 5.0, lambda connected: None)
+    assert found.versions == {0: here, 1: patch, 2: older}
+    warned = f"client 2 has pfedlora-flwr 0.1.0, the server {__version__}: install the same"
+    assert [line.split(" versions")[0] for line in caplog.messages] == [warned]
+    assert refused == [
+        f"node 13 is not a client of this run: its messages have format {WIRE + 1} (pfedlora-flwr:"
+        f" 0.1.0), this server's {WIRE} ({__version__}): install the same version on both"
+    ]
 
 
 def test_a_new_site_may_have_more_classes_than_those_that_came_first(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from pfedlora_flwr.federation.messages import Instruction, Report, written
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.version import WIRE
 from tests.plain import make
 
 pytestmark = pytest.mark.slow
@@ -229,11 +230,13 @@ def test_a_reply_with_anything_changed_is_admitted_failed_or_refused(
 
 @SOME
 @given(
-    st.dictionaries(st.sampled_from(["partition_id", "partition", "name", "classes", "x"]), SCALARS)
+    st.dictionaries(
+        st.sampled_from(["partition_id", "partition", "name", "classes", "versions", "x"]), SCALARS
+    )
 )
 def test_a_node_may_say_anything_of_itself(said: dict[str, Any]) -> None:
     with suppress(ValueError):
-        claim = Claim.from_metrics(said, 5, 3)
+        claim = Claim.from_metrics(said | {"wire": WIRE}, 5, 3)
         assert claim.partition_id < 5
         assert len(claim.classes) <= 3
 
