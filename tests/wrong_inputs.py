@@ -804,7 +804,20 @@ DATA = [
         made.npz((100, 32, 32, 3), np.arange(50)),
     ),
     data("npz:own.npz", "of one column take labels[:, 0]", made.npz((30, 8, 8), MANY[:, None])),
-    data("npz:own.npz", "and take labels.astype(int)", made.npz((30, 8, 8), MANY / 1)),
+    data(
+        "npz:own.npz",
+        "methods here classify, and predict no numbers (regression)",
+        made.npz((30, 8, 8), MANY / 1),
+    ),
+    data("npz:own.npz", "(multi-label)", made.npz((30, 8, 8), np.ones((30, 3), int))),
+    data("npz:own.npz", "labels.argmax(1)", made.npz((30, 8, 8), np.eye(3, dtype=int)[MANY % 3])),
+    data(
+        "npz:own.npz",
+        ": methods here classify, and predict no numbers"
+        " (regression); if they are classes, set classes=150",
+        made.npz((600, 4), np.arange(600) // 4, key="inputs"),
+    ),
+    data("npz:own.npz", "set classes=15", made.npz((30, 4), np.arange(30) // 2, key="inputs")),
     data("npz:own.npz", "number the classes from 0", made.npz((30, 8, 8), MANY.astype(str))),
     data(
         "npz:own.npz",

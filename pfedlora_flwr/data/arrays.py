@@ -276,9 +276,12 @@ def _mend(labels: npt.NDArray[Any], n: int) -> str:
     """What is to be done with labels that are not integers [n]."""
     wanted = f"expected integers, one for each of the {n} inputs"
     if labels.ndim == 2 and len(labels) == n:
-        return f"{wanted}: of one column take labels[:, 0], of one-hot labels labels.argmax(1)"
+        one_hot = labels.dtype.kind in "biuf" and bool(np.all(np.sum(labels != 0, axis=1) == 1))
+        several = "a row has one class here, not several (multi-label)"
+        of = "of one-hot labels labels.argmax(1)" if one_hot else several
+        return f"{wanted}: of one column take labels[:, 0], {of}"
     if labels.shape == (n,) and labels.dtype.kind == "f":
-        return f"{wanted}: give each its class, and take labels.astype(int)"
+        return f"{wanted}: methods here classify, and predict no numbers (regression)"
     if labels.shape == (n,) and labels.dtype.kind in "US":
         return f"{wanted}: number the classes from 0, and name them in `class_names`"
     return wanted

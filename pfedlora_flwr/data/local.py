@@ -22,7 +22,7 @@ from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants
 from pfedlora_flwr.data.partition import Indices, Partition, Split, split_of
 from pfedlora_flwr.data.remarks import remarks
-from pfedlora_flwr.data.setup import CACHES, DataSetup, constants_of, known_by
+from pfedlora_flwr.data.setup import CACHES, DataSetup, check_classes, constants_of, known_by
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.data.tokens import tokens
 from pfedlora_flwr.errors import UserError, permissions, wrong
@@ -233,6 +233,7 @@ def forget() -> None:
 def _own(name: str, how: Reading, e: Experiment, client: int) -> tuple[Dataset, Split, Constants]:
     """A node's own data, split and what normalises it, made once a process."""
     dataset = datasets.load(name, how)
+    check_classes(e, dataset)
     split = split_of(e, np.asarray(dataset.labels), np.arange(len(dataset.labels)), client)
     if not len(split.test):
         raise UserError(

@@ -11,12 +11,17 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants, of_parts
 from pfedlora_flwr.data.partition import Partition, Split, make_partition
+from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.data.remarks import remarks, shown_by_sums
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import IMAGES, TEXT, read_shape
+
+_MANY, _FEW = 100, 10
+"""Labels above which a run asks whether they are classes, and below which it does not, however few
+the rows."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ def _dataset(e: Experiment, data_path: str) -> Dataset:
         raise UserError(
             f"image-size is {e.image_size}; allowed: auto, for {e.dataset} holds {dataset.kind}"
         )
+    check_classes(e, dataset)
     kind, shape = dataset.kind, dataset.shape
     if e.input_shape and read_shape(e.input_shape) != (kind, shape):
         raise UserError(
@@ -104,6 +110,20 @@ def _dataset(e: Experiment, data_path: str) -> Dataset:
             f" {e.dataset!r} has"
         )
     return dataset
+
+
+def check_classes(e: Experiment, dataset: Dataset) -> None:
+    """Raises UserError for labels that may be a number to predict, unless `classes` says that they
+    are as many classes: they come from a column, or are numbers without names."""
+    found, rows = dataset.classes - len(dataset.empty_classes), len(dataset.labels)
+    counted = find(dataset.name).columns or all(name.isdigit() for name in dataset.class_names)
+    unnamed = counted and not (e.classes or e.data.class_names)
+    if unnamed and (found > _MANY or _FEW < found >= rows / 2):
+        raise UserError(
+            f"dataset {dataset.name!r} has {found} different labels in {rows} {dataset.kind.unit}:"
+            " methods here classify, and predict no numbers (regression); if they are classes, set"
+            f" classes={found}, else divide the target into a few classes"
+        )
 
 
 @lru_cache(maxsize=2)

@@ -369,8 +369,11 @@ def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
     if not (
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind)
     ):
+        number = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        classes = ": methods here classify, and predict no numbers (regression)" if number else ""
         raise UserError(
             f"{where}: column {name!r} holds {str(column.type)[:_TYPE]}; expected text or integers"
+            + classes
         )
     found = np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
     if len(empty := np.flatnonzero(found == "")):
