@@ -223,6 +223,10 @@ def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...
     columns = columns_of(where, inputs)
     if columns and how.feature_names:
         inputs, columns = with_columns(where, inputs, how.feature_names), how.feature_names
+    elif columns and how.drop:
+        with_columns(where, inputs, how.drop)
+        columns = tuple(name for name in columns if name not in how.drop)
+        inputs = with_columns(where, inputs, columns)
     names, owners = given.get("class_names"), given.get("clients")
     parts = (
         as_array(where, inputs),

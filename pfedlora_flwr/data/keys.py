@@ -89,6 +89,17 @@ class DataKeys(Section):
         "a table's classes in order, separated by commas; auto: its sorted labels",
         form=Form("names", nonempty),
     )
+    features: Listed[str] | None = key(
+        None,
+        "a table's columns that are features, by name, in any order and among others; auto: all"
+        " numeric ones but the label and the client",
+        form=Form("names", nonempty),
+    )
+    drop: Listed[str] | None = key(
+        None,
+        "a table's columns that are no features; auto: none",
+        form=Form("names", nonempty),
+    )
     sep: str = key(
         "comma",
         "column separator of a CSV",
@@ -107,6 +118,15 @@ class DataKeys(Section):
     def check(self) -> None:
         if self.sep == self.decimal:
             raise UserError("data.decimal is comma, and data.sep, too: a CSV needs two marks")
+        for name in ("features", "drop"):
+            held = getattr(self, name) or ()
+            if len(set(held)) < len(held):
+                raise wrong(f"data.{name}", getattr(self, name), "names, each once")
+        if self.features and self.drop:
+            raise wrong("data.drop", self.drop, "auto, with data.features, which names the others")
+        if self.text_column and (self.features or self.drop):
+            key, held = ("features", self.features) if self.features else ("drop", self.drop)
+            raise wrong(f"data.{key}", held, "auto, with data.text-column")
         names = self.class_names or ()
         if len(set(names)) < len(names) or len(names) == 1:
             raise wrong(

@@ -13,7 +13,9 @@ from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import FUNCTION, chosen, in_words
 
 _SHAPE = (3, SIZE, SIZE)
-_COLUMNS = "data.label-column", "data.client-column", "data.class-names", "data.text-column"
+_FEATURES = "data.features", "data.drop"
+_LABELS = "data.label-column", "data.client-column", "data.class-names", "data.text-column"
+_COLUMNS = *_LABELS, *_FEATURES
 _SOURCES = (
     Source("digits", embedded.digits, classes=10, samples=1797, shape=_SHAPE, whole=True),
     Source(
@@ -43,7 +45,7 @@ _SOURCES = (
     Source("csv:", tables.csv, path=True, columns=(*_COLUMNS, "data.sep", "data.decimal")),
     Source("parquet:", tables.parquet, path=True, columns=_COLUMNS),
     Source("hf:", hub.huggingface, path=hub.is_path, columns=(*_COLUMNS, "data.input-column")),
-    Source(FUNCTION, arrays.function, kept=False),
+    Source(FUNCTION, arrays.function, columns=_FEATURES, kept=False),
 )
 NAMES = tuple(source.name for source in _SOURCES)
 """In the order of help; one that ends in ":" takes a text after it."""

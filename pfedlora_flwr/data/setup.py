@@ -116,7 +116,9 @@ def check_classes(e: Experiment, dataset: Dataset) -> None:
     """Raises UserError for labels that may be a number to predict, unless `classes` says that they
     are as many classes: they come from a column, or are numbers without names."""
     found, rows = dataset.classes - len(dataset.empty_classes), len(dataset.labels)
-    counted = find(dataset.name).columns or all(name.isdigit() for name in dataset.class_names)
+    counted = "data.label-column" in find(dataset.name).columns or all(
+        name.isdigit() for name in dataset.class_names
+    )
     unnamed = counted and not (e.classes or e.data.class_names)
     if unnamed and (found > _MANY or _FEW < found >= rows / 2):
         raise UserError(

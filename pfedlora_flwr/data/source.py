@@ -55,7 +55,8 @@ class Reading:
     they are. grey: whether image files give one channel, else three. label_column, input_column,
     client_column: of what has columns; None: found, or none.
     class_names: of the labels of what has columns, in order; empty: those that are there, sorted.
-    feature_names: a table's columns that are taken, in this order; empty: all of numbers.
+    feature_names: a table's columns that are taken, in this order; empty: all of numbers but
+    those of `drop`.
     one_class: whether all samples may be of one where nothing names the others. subfolders: whether
     images in folders within a class's folder are its own. text_column: of texts, of which
     max_tokens tokens are taken; None: inputs are no texts. sep, decimal: of a CSV's columns and
@@ -70,6 +71,7 @@ class Reading:
     client_column: str | None = None
     class_names: tuple[str, ...] = ()
     feature_names: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
     one_class: bool = False
     subfolders: bool = False
     sep: str = "comma"
@@ -87,8 +89,10 @@ class Reading:
             data_path=data_path,
             size=(height, width) if height and width else None,
             grey=channels == 1,
-            **{f.name: getattr(e.data, f.name) for f in fields(e.data)}
+            **{f.name: getattr(e.data, f.name) for f in fields(e.data) if f.name != "features"}
             | {
+                "feature_names": tuple(e.data.features or ()),
+                "drop": tuple(e.data.drop or ()),
                 "max_tokens": e.data.max_tokens if e.data.text_column else 0,
                 "class_names": tuple(e.data.class_names or ()),
             },

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 """What `data.sep` may be, and what stands between a CSV's columns then."""
 DECIMALS = {"point": ".", "comma": ","}
 _NAMED = 10
+_ROWS = 20
+"""From so many on, rows in which no whole number repeats are a sign."""
 _TYPE = 40
 """Characters of a column's type that a message has."""
 _PANDAS_INDEX = "__index_level_"
@@ -161,7 +163,9 @@ def feature_names_of(
 
     if how.feature_names:
         return how.feature_names, []
-    known = label, how.client_column
+    for name in how.drop:
+        column_of(where, table, name, "data.drop")
+    known = label, how.client_column, *how.drop
     index = [name for name in _index_of(table) if name not in known]
     there = [
         field
@@ -180,7 +184,7 @@ def feature_names_of(
         texts = f", and no numbers in {told}" if others else ""
         raise UserError(
             f"{where}: it has no columns of features beside"
-            f" {' and '.join(filter(None, known))}{texts}{hint}"
+            f" {' and '.join(filter(None, known[:2]))}{texts}{hint}"
         )
     columns = counted(len(others), "column")
     notes = [f"left out: {columns} of no numbers: {told}{hint}"] if others else []
@@ -203,7 +207,7 @@ def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArra
     number."""
     inputs = np.empty((len(table), len(names)))
     for i, name in enumerate(names):
-        column = column_of(where, table, name, "its header")
+        column = column_of(where, table, name, "its header, or data.features")
         if not _is_number(column.type):
             told = f"column {name!r} holds {str(column.type)[:_TYPE]}, and features are numbers"
             raise UserError(f"{where}: {told}: turn it into numbers, or leave it out")
@@ -241,7 +245,36 @@ def with_inputs(
         features, notes = feature_names_of(where, table, label, how, structs=structs)
         inputs = features_of(where, table, features)
         notes += coarse((name, table.column(name).to_numpy()) for name in features)
+        notes += _suspicious(table, inputs, labels, features)
     return Arrays(inputs, labels, names, owners, feature_names=features, notes=tuple(notes))
+
+
+def _suspicious(
+    table: pa.Table,
+    inputs: npt.NDArray[np.float64],
+    labels: npt.NDArray[np.int64],
+    names: Sequence[str],
+) -> Iterator[str]:
+    """Notes on columns [n, d] that may be no features: whole numbers that never repeat, as those of
+    rows or people do, and values that each have one label, as another target does."""
+    from pyarrow import types
+
+    numbers, telling = list[str](), list[str]()
+    rows = len(labels)
+    for name, column in zip(names, inputs.T, strict=True):
+        values, of = np.unique(column, return_inverse=True)
+        if len(values) == rows >= _ROWS and types.is_integer(table.column(name).type):
+            numbers.append(name)
+        elif 1 < len(values) <= rows / 2:
+            labelled = len(np.unique(np.stack([of, labels]), axis=1).T)
+            telling += [name] if labelled == len(values) else []
+    mend = "what is no feature is left out by data.drop"
+    if numbers:
+        told = some(numbers, _NAMED)
+        yield f"whole numbers that never repeat, as those of rows do: {told}; {mend}"
+    if telling:
+        told = some(telling, _NAMED)
+        yield f"each value has one label, as that of another target: {told}; {mend}"
 
 
 def texts_of(where: str, table: pa.Table, name: str, tokens: int) -> npt.NDArray[np.uint8]:

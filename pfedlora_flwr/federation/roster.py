@@ -284,7 +284,9 @@ class Roster:
                     )
                 if claim.columns and claim.columns != self.columns:
                     told = differing("columns", claim.columns, _OTHERS, self.columns)
-                    raise ValueError(f"{told}: a feature needs the same place everywhere")
+                    both = ",".join(name for name in self.columns if name in claim.columns)
+                    mend = f": set data.features={both}" if 0 < len(both) <= _TOLD else ""
+                    raise ValueError(f"{told}: a feature needs the same place everywhere{mend}")
                 if claim.base != self._base:
                     own, others = (
                         short(b, _TOLD) if b else "none" for b in (claim.base, self._base)

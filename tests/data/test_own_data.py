@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -130,6 +131,35 @@ def test_columns_of_no_numbers_are_left_out_and_named(tmp_path: Path) -> None:
         match=r"no numbers in image \(struct<.*; a folder of files with images is hf:PATH$",
     ):
         datasets.load("parquet:i.parquet")
+
+
+def columns_of(path: Path, **keys: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The features of a table, and the notes on it."""
+    how = Reading.of(from_flat({f"data.{name}": value for name, value in keys.items()}), "")
+    found = datasets.load(f"{path.suffix[1:]}:{path}", how)
+    assert found.shape == (len(found.feature_names or ()),)
+    return found.feature_names or (), found.notes
+
+
+def test_features_are_named_or_dropped_and_those_that_may_be_none_are_told(tmp_path: Path) -> None:
+    for kind, writer in (("csv", pa.csv.write_csv), ("parquet", pq.write_table)):
+        path, of = tmp_path / f"t.{kind}", np.arange(60)
+        label = np.where(of % 2, "b", "a")
+        values = np.random.default_rng(0).normal(size=60)
+        patient, days = of[::-1] + 10**5, np.where(of % 2, of % 6, 10 + of % 4)
+        writer(pa.table({"days": days, "patient": patient, "crp": values, "label": label}), path)
+        names, notes = columns_of(path)
+        assert names == ("days", "patient", "crp")
+        mend = "what is no feature is left out by data.drop"
+        assert notes == (
+            f"whole numbers that never repeat, as those of rows do: patient; {mend}",
+            f"each value has one label, as that of another target: days; {mend}",
+        )
+        assert columns_of(path, features="crp,days")[0] == ("crp", "days")
+        assert columns_of(path, drop="patient,days") == (("crp",), ())
+        for keys in ({"drop": "crp,nothing"}, {"features": "nothing"}):
+            with pytest.raises(UserError, match=f"no column 'nothing', but .*data.{min(keys)}"):
+                columns_of(path, **keys)
 
 
 def test_a_hugging_face_table_leaves_out_what_is_no_number(tmp_path: Path) -> None:
