@@ -197,7 +197,7 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     with pytest.raises(UserError, match="exists; choose another"):
         first.claim()
     assert first.is_begun
-    assert not anew.is_begun(last)
+    assert not Without.of(run, 3, last).is_begun
 
 
 @pytest.mark.slow

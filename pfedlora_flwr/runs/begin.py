@@ -139,8 +139,10 @@ class Resume(Begin):
         return self.run.is_completed(self.wanted.experiment)
 
     def check(self) -> None:
-        run, saved, wanted = self.run, self._saved, self.wanted.experiment
+        run, wanted = self.run, self.wanted.experiment
+        run.check_resumable()
         run.check_whole()
+        saved = run.experiment()
         same = wanted.replace(
             rounds=saved.rounds,
             clients=saved.clients,
@@ -169,19 +171,15 @@ class Resume(Begin):
             run.write_config(begun, history, last, was)
 
     def words(self) -> list[str]:
-        run, e, saved = self.run, self.wanted.experiment, self._saved
+        run, e = self.run, self.wanted.experiment
         check_models(run, e)
+        before = run.experiment().rounds
         line = (
             f"continuing {e.method} on {data_name(run, e)} in {from_here(run.path)}:"
             f" rounds {self.after + 1} to {e.rounds}"
         )
-        more = f" (it was to end at {saved.rounds})" if e.rounds != saved.rounds else ""
+        more = f" (it was to end at {before})" if e.rounds != before else ""
         return [line + more]
-
-    @property
-    def _saved(self) -> Experiment:
-        self.run.check_resumable()
-        return self.run.experiment()
 
 
 @dataclass(frozen=True)
