@@ -142,9 +142,11 @@ def decide(
     again = f"pfedlora compare {shown}"
     again += "" if output is None else f" --output {from_here(place)}"
     on = f" with superlink={superlink}" if superlink else ""
+    least, most = min(sizes), max(sizes)
+    rows = f"{least}" if least == most else f"{least} to {most}"
     said = (
-        f"{data}: {sum(sizes)} rows, {min(sizes)} to {max(sizes)} a site; about a tenth of a site's"
-        f" rows are its test part: {min(sizes) // 10} rows at the smallest",
+        f"{data}: {sum(sizes)} rows, {rows} a site; about a tenth of a site's"
+        f" rows are its test part: {least // 10} rows at the smallest",
         f"methods: {' and '.join(references)} as references; {', '.join(methods)} ({why}), each"
         " with and without sharing",
         *([f"{POOLED} is left out: its rows would have to be in one place"] if superlink else []),
@@ -197,7 +199,7 @@ def _at_nodes(
     clients = int(str(given.get("clients", sum(node.status == "online" for node in nodes))))
     if clients < 2:
         raise UserError(
-            f"superlink {superlink!r} has {clients} nodes online; expected at least two"
+            f"superlink {superlink!r} has {counted(clients, 'node')} online; expected at least two"
         )
     classes = given.get("classes") or given.get("data.class-names")
     lacks = {"rows": rows, "input-shape": given.get("input-shape"), "classes": classes}

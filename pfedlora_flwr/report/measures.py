@@ -77,11 +77,13 @@ def bound(seeds: int, level: float) -> float:
 
 
 def figure(told: Mapping[str, Any], place: str) -> Any:
-    """What stands in a result or an audit at `part/name`; None where it has no such field."""
-    found: Any = told
-    for name in place.split("/"):
-        found = found.get(name) if found else None
-    return found
+    """What stands in a result or an audit at `part/name`; None where it has no such field. A name
+    can have a "/" itself, as a class in a score's has."""
+    if place in told:
+        return told[place]
+    parts = ((name, told[name]) for name in told if place.startswith(f"{name}/"))
+    name, part = max(parts, key=lambda found: len(found[0]), default=("", None))
+    return figure(part, place.removeprefix(f"{name}/")) if part else None
 
 
 def value(run: Run, place: str) -> Any:

@@ -504,6 +504,12 @@ def test_numbers_in_short() -> None:
     ]
 
 
+def test_a_class_with_a_slash_in_its_name_is_found_in_a_result() -> None:
+    told = {"sensitivity@n/a": {"final": 0.5}, "sensitivity@n": {"a": {"final": 0.1}}}
+    assert measures.figure(told, "sensitivity@n/a/final") == 0.5
+    assert measures.figure(told, "sensitivity@n/b/final") is None
+
+
 def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a directory"):
         load([tmp_path / "nowhere"])
