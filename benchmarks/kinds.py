@@ -25,9 +25,9 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.checks import preflight
-from pfedlora_flwr.launch.execute import continued
 from pfedlora_flwr.launch.worker import Worker, shares
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.runs.begin import continued
 
 ROOT = Path(__file__).resolve().parent.parent
 ADAMW = {"optimizer": "adamw", "lr": 0.003, "batch-size": 16}

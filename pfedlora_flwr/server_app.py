@@ -39,10 +39,10 @@ from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.observers.observer import Observer, Observers, RunStopped
 from pfedlora_flwr.observers.registry import observers_of
 from pfedlora_flwr.observers.status_line import StatusLine
-from pfedlora_flwr.runs import code_copy, comparison_run
+from pfedlora_flwr.runs import begin, code_copy, comparison_run
+from pfedlora_flwr.runs.begin import Begin
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.joining import membership
 from pfedlora_flwr.runs.output import on_the_server
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE, write_result
 from pfedlora_flwr.runs.rows import Result, Status, StoppedBy
@@ -118,28 +118,28 @@ def _open(
     also: Mapping[str, Observer] = MappingProxyType({}),
     *,
     simulated: bool = False,
-) -> tuple[RunDirectory, RunConfig, Observers]:
-    """The run's directory, for this process alone; its keys, with who joined and left; and its
-    observers. simulated: the clients' models are in it."""
+) -> tuple[Begin, Observers]:
+    """How the run begins, in a directory that this process has for itself; and its observers.
+    simulated: the clients' models are in it."""
     observers, of = observers_of(config.execution, also), config.execution.comparison_run
     config = comparison_run.taken_up(config)
     run = RunDirectory(Path(config.execution.output) if of else on_the_server(config))
-    config = membership(run, config)
-    code_copy.check_unchanged(run, config)
-    run.open(config, simulated=simulated)
+    way = begin.find(run, config)
+    way.check()
+    way.claim(simulated=simulated)
     comparison_run.number_sites(run, of)
-    return run, config, observers
+    return way, observers
 
 
 @contextmanager
 def _strategy(
-    run: RunDirectory,
-    config: RunConfig,
+    way: Begin,
     observers: Observers,
     tell: Callable[[str, Result], None] = lambda directory, result: None,
 ) -> Iterator[PersonalisedStrategy]:
     """The strategy of an opened run, whose result is written at the end, whatever happens, and
     handed to `tell`."""
+    run, config = way.run, way.config
 
     def end(
         status: Status, reason: str | None = None, by: StoppedBy | None = None, **more: Any
@@ -150,7 +150,7 @@ def _strategy(
     try:
         run.progress(phase="starting")
         e, method = config.experiment, Setup.of(config).method
-        state = run.take_up(e)
+        state = way.take_up()
         if state is None or state.round < e.rounds:  # else no round is done by this code
             code_copy.keep(run, config, state.round if state else 0)
         state = state or ServerState(first_state(e, method))

@@ -34,7 +34,7 @@ FEATURES = (
     Feature(
         "sharing",
         r"federation/(sharing|server_state)|report/gain",
-        r"\bsharing\b(?! = len|\)\n)|\bis_control\b|\bgains\b",
+        r"\bsharing\b(?! = len|\)\n)|\bis_control\b",
     ),
     Feature("audit", r"audit|runs/uploads", r"audit|shared_part\b|shared_predictor\b"),
     Feature(
@@ -50,7 +50,7 @@ FEATURES = (
     ),
     Feature(
         "membership of clients",
-        r"^audit/|runs/(joining|audits)|features/membership",
+        r"^audit/|runs/(joining|audits|begin)|features/membership",
         r"clients[-_](joined|left)|joined_after|check_join|left_(by|after)|gone_after|leaves_of"
         r"|\bmembership\(|joined-",
     ),
@@ -71,7 +71,7 @@ FEATURES = (
     ),
     Feature(
         "extension of a run",
-        r"runs/extension",
+        r"runs/begin",
         r"\bextend(?!\()|(?<!\.)\bextension\b(?!s)|uses_rounds",
     ),
     Feature(

@@ -14,9 +14,10 @@ from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import absolute, write_atomically
-from pfedlora_flwr.launch.execute import continued, execute
+from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.launch.processes import Stopped
 from pfedlora_flwr.runs import lines
+from pfedlora_flwr.runs.begin import Resume, continued, find
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import Tail, append_rows
@@ -36,7 +37,7 @@ def test_a_link_to_a_larger_disk_stays_and_its_folder_is_cleared(tmp_path: Path)
     assert list((kept / "clients").iterdir()) == []
     (kept / "mlflow" / "other-run").mkdir(parents=True)
     (run.path / "mlflow").symlink_to(kept / "mlflow")
-    run.open(overwriting(run))
+    find(run, overwriting(run)).claim()
     run.close()
     assert (kept / "mlflow" / "other-run").exists(), "several runs share it"
     assert list((kept / "uploads").iterdir()) == []
@@ -54,10 +55,10 @@ def test_files_that_systems_put_there_do_not_keep_a_run_from_being_replaced(tmp_
     run = RunDirectory(tmp_path / "run")
     for name in (".DS_Store", ".nfs0001", "mlflow.db-journal", ".result.json.7-ab.tmp"):
         (run.path / name).touch()
-    run.check_free(overwriting(run))
+    find(run, overwriting(run)).check()
     (run.path / "thesis.tex").touch()
     with pytest.raises(UserError, match="not a run's directory"):
-        run.check_free(overwriting(run))
+        find(run, overwriting(run)).check()
 
 
 def test_what_ends_before_it_replaces_a_run_does_not_take_that_runs_figures(
@@ -88,7 +89,7 @@ def test_what_ends_before_it_replaces_a_run_does_not_take_that_runs_figures(
     assert run.experiment().method == "fedproto"
     assert run.checkpoints.paths()
     with pytest.raises(UserError, match="continue it with resume=true"):  # it is not lost
-        run.check_free(new.executed(overwrite=False))
+        find(run, new.executed(overwrite=False)).check()
     same = overwriting(run, method="fedproto", rounds=1)
     again = execute(same, lambda *_: None, lambda _: None, engine="local")
     assert again.keys().isdisjoint({"rounds", "accuracy", "privacy"})
@@ -189,7 +190,7 @@ def test_the_server_of_a_simulation_does_not_extend_a_run_whose_models_are_gone(
     run = RunDirectory(tmp_path / "run")
     more = run.run_config().flat() | {"output": str(run.path), "resume": True, "rounds": 5}
     run.checkpoints.save(ServerState({}, round=1, versions={0: 1}))
-    monkeypatch.setattr(RunDirectory, "check_free", lambda *_: None)
+    monkeypatch.setattr(Resume, "check", lambda _: None)
     with pytest.raises(UserError, match="does not hold the models of 1 client after round 1"):
         _open(run_config(more), simulated=True)
     assert run.experiment().rounds == 1

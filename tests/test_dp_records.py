@@ -24,6 +24,7 @@ from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.methods.pfedlora_plus import PFedLoRAPlus
 from pfedlora_flwr.runs.accountant import record_epsilon, record_noise_for
+from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.training import entropy
@@ -285,7 +286,7 @@ def test_a_run_by_epsilon_is_planned_before_it_starts_and_is_not_extended(
 ) -> None:
     given = keys | {"dp.epsilon": 3, "sharing": "none"}
     config = run_config({**given, "output": str(tmp_path / "run")})
-    first, second = plan(config, RunDirectory(tmp_path / "run"))
+    first, second = plan(find(RunDirectory(tmp_path / "run"), config))
     assert first.startswith("dp: ε of a record is at most 3 at δ = 1e-05: of client ")
     assert "(50 numbers, " in second
     done = run_locally(tmp_path / "run", given)

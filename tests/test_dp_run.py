@@ -31,6 +31,7 @@ from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.runs import directory
 from pfedlora_flwr.runs.accountant import epsilon, noise_for
+from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -357,7 +358,7 @@ def test_a_kill_while_a_run_is_replaced_keeps_what_it_spent(
             patched.setattr(directory, "write_atomically", die)
             run = RunDirectory(output)
             with pytest.raises(_Killed):
-                run.open(config)
+                find(run, config).claim()
             run.close()
     again = run_locally(output, {**keys, "overwrite": True})
     assert [row["participations_max"] for row in private(again)["earlier"]] == [1]

@@ -27,10 +27,9 @@ from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.tensors import tensors_of
+from pfedlora_flwr.runs.begin import Without, find, resumed
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.joining import joined_after, left_after, membership
-from pfedlora_flwr.runs.resume import resumed
-from pfedlora_flwr.runs.without import Anew
 from tests.conftest import Call, run_locally
 from tests.plain import Plain
 
@@ -139,19 +138,20 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     tmp_path: Path, sites: list[dict[str, Any]]
 ) -> None:
     run, keys = RunDirectory(tmp_path / "run"), {"participation": 1.0}
+    new = RunDirectory(tmp_path / "new")
     serve(run.path, sites[:3], **keys)
     serve(run.path, sites, resume=True, rounds=6, **keys)
     numbers, there = places(run.path, sites), sites[:3]
     with pytest.raises(UserError, match=r"without is 4; allowed: .* 0 to 3"):
-        Anew.plan(run, 4)
+        Without.of(run, 4, new).check()
 
     config = run.config.read_text()
     run.config.write_text(config.replace("sharing: mean", "sharing: none"))
     with pytest.raises(UserError, match=r"with sharing=none .* clients-left=3 lets it leave"):
-        Anew.plan(run, 3)
+        Without.of(run, 3, new).check()
     run.config.write_text(config)
 
-    anew = Anew.plan(run, 3)
+    anew = Without.of(run, 3, new)
     assert anew.words()[0].startswith(
         "client 3 first took part in round 3; the state after round 2"
     )
@@ -165,9 +165,8 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     with pytest.raises(UserError, match="without=3 needs superlink"):
         said(run.path, tmp_path / "new", 3, dry_run=False)
     assert not (tmp_path / "new").exists()
-    new = RunDirectory(tmp_path / "new")
-    assert not anew.is_begun(new)
-    anew.begin(new)
+    assert not anew.is_begun
+    anew.claim()
     assert said(run.path, new.path, 3)[0] == f"{new.path} holds this run, and goes on after round 2"
     submitted, _ = resumed(new, {}, {"resume": True, "output": str(new.path)}, "")
     assert str(submitted.experiment.clients_left) == "2:3"
@@ -184,11 +183,11 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     assert result["shared_sha256"] == tensors_sha256(plain.state)
 
     # of that run in turn, from the start, since no state before round 1 is kept
-    first = Anew.plan(new, 1)
+    last = RunDirectory(tmp_path / "last")
+    first = Without.of(new, 1, last)
     assert "the run begins at the start" in first.words()[0]
     assert first.words()[1].startswith("rounds to repeat: 6 with 18 visits")
-    last = RunDirectory(tmp_path / "last")
-    first.begin(last)
+    first.claim()
     remaining = [node for node in there if node["dataset"] != numbers[1]]
     result = serve(last.path, remaining, **keys)
     assert result["left"] == {"1": 0, "3": 0}
@@ -196,9 +195,9 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     plain.train(6)
     assert result["shared_sha256"] == tensors_sha256(plain.state)
     with pytest.raises(UserError, match="exists; choose another"):
-        first.begin(last)
-    assert first.is_begun(last)
-    assert not anew.is_begun(last)
+        first.claim()
+    assert first.is_begun
+    assert not Without.of(run, 3, last).is_begun
 
 
 @pytest.mark.slow
@@ -362,7 +361,8 @@ def test_a_second_try_does_not_wait_for_a_dead_node_until_the_round_is_over(
 
 @pytest.mark.slow
 def test_no_client_joins_where_every_part_would_change(tmp_path: Path) -> None:
-    keys = KEYS | {"clients": 4, "partition.kind": "iid", "dataset": "synthetic:60"}
+    run, keys = RunDirectory(tmp_path / "run"), KEYS | {"clients": 4, "partition.kind": "iid"}
+    keys |= {"dataset": "synthetic:60"}
     assert run_locally(tmp_path / "run", keys).code == 0
     told = (
         "clients is 5, and the run in '.*' has 4: of a shared dataset each client's part would"
@@ -372,7 +372,7 @@ def test_no_client_joins_where_every_part_would_change(tmp_path: Path) -> None:
         run_locally(tmp_path / "run", keys | {"resume": True, "clients": 5})
     told = "share one dataset, of which every client's part would change.*clients-held-out"
     with pytest.raises(UserError, match=told):
-        Anew.plan(RunDirectory(tmp_path / "run"), 1)
+        Without.of(run, 1, RunDirectory(tmp_path / "new")).check()
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_a_run_that_waits_for_more_clients_than_stay_goes_on_with_fewer(tmp_path
     ):
         resumed(run, {}, {"resume": True}, "")
     going_on, _ = resumed(run, {}, {"resume": True, "min-clients": 2}, "")
-    run.open(membership(run, going_on))
+    find(run, going_on).claim()
     run.close()
     assert run.run_config().execution.min_clients == 2
     assert str(run.experiment().clients_left) == "0:1,0:3"

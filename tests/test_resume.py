@@ -19,10 +19,10 @@ from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
-from pfedlora_flwr.launch.execute import continued, execute
+from pfedlora_flwr.launch.execute import execute
+from pfedlora_flwr.runs.begin import check_unchanged, continued, find, resumed
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.resume import check_unchanged, resumed
 from tests.conftest import Cli, Done, run_locally
 
 KEYS = {
@@ -290,14 +290,14 @@ def test_flowers_run_config_extends_by_more_rounds(tmp_path: Path) -> None:
     few = KEYS | {"models": "cnn5"}
     run = RunDirectory(run_locally(tmp_path / "run", few | {"rounds": 2}).output)
     resume = few | {"output": str(run.path), "resume": True}
-    run.check_free(config.run_config(resume | {"rounds": 2}))
-    run.check_free(config.run_config(resume | {"rounds": 3}))
+    find(run, config.run_config(resume | {"rounds": 2})).check()
+    find(run, config.run_config(resume | {"rounds": 3})).check()
     with pytest.raises(UserError, match="it can be extended, not shortened"):
-        run.check_free(config.run_config(resume | {"rounds": 1}))
+        find(run, config.run_config(resume | {"rounds": 1})).check()
     with pytest.raises(
         UserError, match=r"\(lr: 0.03 → 0.5\); resume it with its own keys; only more rounds"
     ):
-        run.check_free(config.run_config(resume | {"rounds": 3, "lr": 0.5}))
+        find(run, config.run_config(resume | {"rounds": 3, "lr": 0.5})).check()
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ from pfedlora_flwr.federation.secure.guard import MODULUS, Guard, terms
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
+from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.site.gate import gate
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -586,7 +587,7 @@ def test_a_server_that_lies_about_who_is_lost_gets_no_share(
     run = RunDirectory(tmp_path / "run")
     run.clear_void()
     with pytest.raises(UserError, match="exists; continue it with resume=true"):
-        run.check_free(run_config({**KEYS, "output": str(run.path)}))
+        find(run, run_config({**KEYS, "output": str(run.path)})).check()
     assert run.unmasking_file.exists(), "another start would unmask the round for others"
     assert all("secaggplus_state" not in c.state.config_records for c in grid._contexts.values()), (
         "keys serve once"

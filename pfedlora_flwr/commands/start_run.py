@@ -22,9 +22,8 @@ from pfedlora_flwr.launch.checks import Say
 from pfedlora_flwr.launch.secagg_plan import of_keys
 from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.ops.run import configured
+from pfedlora_flwr.runs.begin import Without, check_unchanged, resumed
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.resume import check_unchanged, resumed
-from pfedlora_flwr.runs.without import Anew
 
 SITES = {"classes", "input-shape", "data.class-names"}
 """Keys that say what data of the sites' own is like."""
@@ -116,19 +115,17 @@ def _without(
     output = options.pop("output", "")
     if not output:
         raise UserError(f"{told} output=NEW, the new run's directory")
-    run = RunDirectory(Path(conf).expanduser().absolute())
-    if not run.holds_run:
+    old = RunDirectory(Path(conf).expanduser().absolute())
+    if not old.holds_run:
         raise UserError(
-            f"{run.path} holds no run; {told} the directory of one, on the SuperLink's host"
+            f"{old.path} holds no run; {told} the directory of one, on the SuperLink's host"
         )
-    run.check_unlocked()
-    anew = Anew.plan(run, client)
-    check_unchanged(run.experiment(), options, run.path)
+    old.check_unlocked()
     new = RunDirectory(absolute(str(output)))
-    begun = anew.is_begun(new)
-    lines = anew.words()
-    if begun:
-        lines = [f"{new.path} holds this run, and goes on after round {new.last_round()}"]
+    way = Without.of(old, client, new)
+    way.check()
+    check_unchanged(old.experiment(), options, old.path)
+    lines = way.words()
     if dry_run:
         lines.append(f"it would run in {output}; nothing was started")
     for line in lines:
@@ -138,7 +135,7 @@ def _without(
     if not superlink:
         raise UserError(f"{told} superlink=…: sites with data of their own are real nodes")
     find_connection(superlink)
-    if not begun:
-        anew.begin(new)
+    if not way.is_begun:
+        way.claim()
     wanted, _ = resumed(new, {}, {**options, "resume": True, "output": str(new.path)}, "")
     return wanted

@@ -13,10 +13,10 @@ from pfedlora_flwr.comparison.plan import Candidate, Cell, Plan
 from pfedlora_flwr.comparison.spec import Comparison, describe, short
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.runs.begin import check_extension, check_same
 from pfedlora_flwr.runs.code_copy import Changed, changed
 from pfedlora_flwr.runs.completed import DIVERGED, Missing, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.extension import check_extension, check_same
 
 STALE = "stale"
 """What `--redo` calls the runs that another code of the user's did than is here."""

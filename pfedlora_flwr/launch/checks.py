@@ -21,9 +21,9 @@ from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.named import RANDOM_WEIGHTS, random_encoders
 from pfedlora_flwr.models.spec import specs_of
 from pfedlora_flwr.observers.registry import observers_of
-from pfedlora_flwr.runs.code_copy import check_unchanged, collect
+from pfedlora_flwr.runs.begin import Begin, find
+from pfedlora_flwr.runs.code_copy import collect
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.joining import membership
 from pfedlora_flwr.runs.privacy import notes_of
 from pfedlora_flwr.training.device import emulates_bf16
 from pfedlora_flwr.training.metrics import SENSITIVITY
@@ -52,9 +52,14 @@ class Start:
     engine: str = "flower"
     port: int = 0
 
-    @cached_property
+    @property
     def run(self) -> RunDirectory:
-        return RunDirectory(Path(self.config.execution.output))
+        return self.begin.run
+
+    @cached_property
+    def begin(self) -> Begin:
+        """How it begins, in its directory."""
+        return find(RunDirectory(Path(self.config.execution.output)), self.config)
 
     @cached_property
     def setup(self) -> Setup:
@@ -63,7 +68,7 @@ class Start:
     @cached_property
     def done(self) -> bool:
         """Whether it is a completed run that is resumed: nothing will be trained."""
-        return self.config.execution.resume and self.run.is_completed(self.config.experiment)
+        return self.begin.is_done
 
 
 def check(start: Start, say: Say) -> None:
@@ -154,17 +159,13 @@ def _resources(start: Start) -> None:
         resources(start.config, anew=True)
 
 
-def _directory(start: Start) -> None:
-    start.run.check_free(start.config)
-
-
-def _membership(start: Start) -> None:
-    membership(start.run, start.config)
+def _begin(start: Start) -> None:
+    start.begin.check()
 
 
 def _data(start: Start) -> Iterable[str]:
     e, x = start.config.experiment, start.config.execution
-    if x.resume and not start.done:
+    if start.begin.goes_on and not start.done:
         start.run.check_partition(start.setup.partition.fingerprint)
     of, names = x.verdict_score.removeprefix(SENSITIVITY), start.setup.dataset.class_names
     if of != x.verdict_score and of not in names:
@@ -187,10 +188,6 @@ def _port(start: Start) -> None:
         check_port(start.port)
 
 
-def _same_code(start: Start) -> None:
-    check_unchanged(start.run, start.config)
-
-
 def _own_code(start: Start) -> Iterable[str]:
     left_out = collect(start.config.flat()).warning
     return [f"warning: {left_out}"] if left_out else ()
@@ -208,7 +205,7 @@ def _masks(start: Start) -> Iterable[str]:
 
 
 def _noise(start: Start) -> Iterable[str]:
-    return plan(start.config, start.run)
+    return plan(start.begin)
 
 
 CHECKS: tuple[Callable[[Start], Iterable[str] | None], ...] = (
@@ -218,9 +215,7 @@ CHECKS: tuple[Callable[[Start], Iterable[str] | None], ...] = (
     _precision,
     _method,
     _resources,
-    _directory,
-    _membership,
-    _same_code,
+    _begin,
     _data,
     _port,
     _own_code,
@@ -231,6 +226,6 @@ CHECKS: tuple[Callable[[Start], Iterable[str] | None], ...] = (
 """In order. Each may return lines for the user, or raises UserError; none changes anything."""
 OF_TRAINING = (_trainable, _reach, _precision, _method, _resources, _own_code, _masks, _noise)
 """Those of what will be trained: nothing is where a completed run is resumed."""
-OF_RUNS = (_engine, _resources, _directory, _membership, _same_code, _port)
+OF_RUNS = (_engine, _resources, _begin, _port)
 """Those of where one run is and how it is carried out: a comparison has its own."""
 OF_SCENARIO = tuple(check for check in CHECKS if check not in OF_RUNS)

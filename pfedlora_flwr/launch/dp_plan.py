@@ -7,41 +7,39 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pfedlora_flwr.config.setup import Setup
-from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.dp import check_clip, largest_part, resolution, size_of
 from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.models.private import parts_of
 from pfedlora_flwr.runs.accountant import epsilon, planned
+from pfedlora_flwr.runs.begin import Begin
 from pfedlora_flwr.runs.budget import Budget
-from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
 
 _FEW = 5000
 """Records below which class means alone do as well (docs/fidelity.md)."""
 
 
-def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
+def plan(begin: Begin) -> Iterable[str]:
     """ε of the whole run, and its noise beside the clip. Raises UserError for a clip that rounding
     under masks would use up, or without dp-accounting."""
-    setup, resumed = Setup.of(config), config.execution.resume
+    setup, known = Setup.of(begin.wanted), "past and planned" if begin.goes_on else "planned"
     e = setup.experiment
     if e.noises_gradients:
-        yield from _of_records(setup, run, resumed)
+        yield from _of_records(setup, begin, known)
     if not e.noises_rounds:
         return
     part = largest_part(e, setup.method)
     if e.dp.of_users:
         check_clip(e, part)
-    budget = Budget(run.dp_file if resumed else None, e)
-    more = planned(e, run.last_round() + 1 if resumed else 1)
+    budget = Budget(begin.run.dp_file if begin.goes_on else None, e)
+    more = planned(e, begin.after + 1)
     z, size, most = budget.noise, size_of(part), budget.most_with(more)
     found = budget.epsilon(most)
     noise = z * e.dp.norm * math.sqrt(size) / e.sampled
-    which = "past and planned" if resumed else "planned"
     yield (
-        f"dp: ε = {found:.4g} at δ = {e.dp.delta:g} for {most} {which} participations of a client,"
+        f"dp: ε = {found:.4g} at δ = {e.dp.delta:g} for {most} {known} participations of a client,"
         f" by z = {z:.4g}"
     )
     if e.noises_sums:
@@ -80,15 +78,15 @@ def plan(config: RunConfig, run: RunDirectory) -> Iterable[str]:
             )
 
 
-def _of_records(setup: Setup, run: RunDirectory, resumed: bool) -> Iterable[str]:
+def _of_records(setup: Setup, begin: Begin, known: str) -> Iterable[str]:
     """The same of single records: for the client whose records pay most, by its own account."""
     e, method, clients = setup.experiment, setup.method, setup.partition.clients
     epochs = method.record_epochs(e)
-    more = planned(e, run.last_round() + 1 if resumed else 1)
+    more = planned(e, begin.after + 1)
     found = dict[tuple[int, int], tuple[int, Spent]]()  # of those that pay alike, one
     for client in sorted(more):
         n = len(clients[client].train)
-        folder = run.client_store(client).folder if resumed else None
+        folder = begin.run.client_store(client).folder if begin.goes_on else None
         spent = Spent(folder, e, client, n, epochs)
         found.setdefault((spent.visits + more[client], parts_of(n, e.batch_size)), (client, spent))
     if not found:
@@ -102,7 +100,7 @@ def _of_records(setup: Setup, run: RunDirectory, resumed: bool) -> Iterable[str]
     yield (
         f"dp: ε of a record is at most {costs[most]:.4g} at δ = {e.dp.delta:g}: of client {client},"
         f" by z = {spent.noise:.4g}, after {visits * parts * epochs} steps in {visits}"
-        f" {'past and planned' if resumed else 'planned'} visits, each of which takes a record with"
+        f" {known} visits, each of which takes a record with"
         f" probability 1/{parts}"
     )
     largest = max(len(clients[k].train) for k in more)

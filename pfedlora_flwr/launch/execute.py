@@ -6,26 +6,23 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
+from dataclasses import replace
 from typing import Protocol
 
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.launch.checks import Say, Start, check
 from pfedlora_flwr.launch.flower import LaunchError, last_line
 from pfedlora_flwr.launch.processes import SIGNALS, Stopped, stoppable
 from pfedlora_flwr.launch.resources import resources
 from pfedlora_flwr.launch.simulation import Simulation, claimed, stop_left_over
 from pfedlora_flwr.observers.registry import observers_of
-from pfedlora_flwr.runs.data_name import data_name
+from pfedlora_flwr.runs.begin import Begin
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here
 from pfedlora_flwr.runs.result import write_result
 from pfedlora_flwr.runs.rows import Result, Status, StoppedBy
-from pfedlora_flwr.runs.simulated import check_models, models_gone
 
 Show = Callable[[Row | None, SoFar], None]
 """Told several times a second what the server is doing, as it writes it (None: nothing yet, or no
@@ -63,17 +60,6 @@ LOCAL_NOTE = (
 )
 
 
-def continued(config: RunConfig) -> RunConfig:
-    """The run as it goes on from what its directory holds. What one that was killed before its
-    first line leaves is nothing to resume, and one that has rounds left and no longer has any of
-    its models begins anew."""
-    run = RunDirectory(Path(config.execution.output))
-    begun = run.holds_run
-    with suppress(UserError):  # a checkpoint that cannot be read: the run itself says so
-        begun = begun and not models_gone(run, config.experiment)
-    return config.executed(resume=begun, overwrite=not begun)
-
-
 def execute(
     config: RunConfig, show: Show, say: Say, *, port: int = 0, engine: str = "flower"
 ) -> Result:
@@ -97,12 +83,12 @@ def execute(
             last = f"round {config.experiment.rounds} was its last"
             say(f"{from_here(run.path)} is completed: {last}")
             return result
-        carrier = _engine(start, config, say)
-        if config.execution.resume:
-            say(_goes_on(config.experiment, run))
-        else:
+        carrier = _engine(start, say)
+        for line in start.begin.words():
+            say(line)
+        if not start.begin.goes_on:
             run.clear_void()
-        result = _carry_out(config, run, carrier, show)
+        result = _carry_out(start.begin, carrier, show)
         survived = set[tuple[str, int]]()
         while result["status"] == "failed" and run.holds_run and (lost := carrier.lost()):
             # the same once more before a round was done
@@ -110,25 +96,15 @@ def execute(
                 break
             survived.add(again)
             say(f"{lost}; going on without")
-            config = config.executed(resume=True, overwrite=False)
-            carrier = _engine(start, config, say)
-            result = _carry_out(config, run, carrier, show)
+            start = replace(start, config=config.executed(resume=True, overwrite=False))
+            carrier = _engine(start, say)
+            result = _carry_out(start.begin, carrier, show)
         return result
 
 
-def _goes_on(e: Experiment, run: RunDirectory) -> str:
-    """What is resumed, and from which round."""
-    check_models(run, e)
-    saved, last = run.experiment(), run.last_round()
-    words = (
-        f"continuing {e.method} on {data_name(run, e)} in {from_here(run.path)}:"
-        f" rounds {last + 1} to {e.rounds}"
-    )
-    return words if e.rounds == saved.rounds else f"{words} (it was to end at {saved.rounds})"
-
-
-def _engine(start: Start, config: RunConfig, say: Say) -> Engine:
+def _engine(start: Start, say: Say) -> Engine:
     """Raises UserError if a node of a Ray cluster is not as it must be."""
+    config = start.config
     if start.engine == "flower":
         simulation = Simulation(config, start.run, resources(config), start.port)
         for line in simulation.join():
@@ -137,11 +113,12 @@ def _engine(start: Start, config: RunConfig, say: Say) -> Engine:
     # imports Flower, which the launcher of a simulation does not need
     from pfedlora_flwr.launch.local import LocalRun
 
-    return LocalRun(config, start.run)
+    return LocalRun(start.begin)
 
 
-def _carry_out(config: RunConfig, run: RunDirectory, engine: Engine, show: Show) -> Result:
+def _carry_out(begin: Begin, engine: Engine, show: Show) -> Result:
     """The result that the run left, or one that says why it left none."""
+    run = begin.run
     status: Status = "failed"
     error, by = "", None
     earlier = _token(run)
@@ -162,8 +139,8 @@ def _carry_out(config: RunConfig, run: RunDirectory, engine: Engine, show: Show)
         error = (
             error or f"the server ended without a result: {last_line(run.logs / 'superlink.log')}"
         )
-        begun = not config.execution.overwrite or _token(run) != earlier
-        result = write_result(run, config, status, error, by, begun=begun)
+        begun = not begin.replaces or _token(run) != earlier
+        result = write_result(run, begin.wanted, status, error, by, begun=begun)
     return result
 
 

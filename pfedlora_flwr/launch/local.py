@@ -20,7 +20,6 @@ from flwr.clientapp import ClientApp
 
 from pfedlora_flwr import client_app, server_app
 from pfedlora_flwr.errors import permissions
-from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.flower_compat import (
     SUPERLINK_NODE_ID,
     ErrorCode,
@@ -32,7 +31,7 @@ from pfedlora_flwr.federation.flower_compat import (
     give_id,
 )
 from pfedlora_flwr.launch.flower import LaunchError
-from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.begin import Begin
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar
 
@@ -141,9 +140,9 @@ class _Log(logging.FileHandler):
 class LocalRun:
     """One run in this process: an `Engine`."""
 
-    def __init__(self, config: RunConfig, run: RunDirectory) -> None:
-        self._config = config
-        self._directory = run
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
+        self._directory = begin.run
 
     def __enter__(self) -> LocalRun:
         self._log = _Log(self._directory.logs / "run.log", mode="w", encoding="utf-8")
@@ -165,12 +164,11 @@ class LocalRun:
             state = directory.doing()
             show(state | {"done": done, "of": of} if state else None, rounds.look())
 
-        e = self._config.experiment
-        done = directory.last_round() if self._config.execution.resume else 0
-        gone = e.left_by(done + 1)
+        e = self._begin.wanted.experiment
+        gone = e.left_by(self._begin.after + 1)
         there = (k for k in range(e.clients) if k not in gone)
         nodes = [{"partition-id": k, "num-partitions": e.clients} for k in there]
-        config = dict(self._config.flat())
+        config = dict(self._begin.wanted.flat())
         grid = LocalGrid(client_app.app, nodes, config, replied)
         context = Context(
             run_id=_RUN_ID,

@@ -8,9 +8,9 @@ from pathlib import Path
 from pfedlora_flwr import config
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.checks import Say
+from pfedlora_flwr.runs.begin import resumed, resumed_output
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import of_run
-from pfedlora_flwr.runs.resume import resumed, resumed_output
 
 
 def configured(

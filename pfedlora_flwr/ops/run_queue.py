@@ -20,6 +20,7 @@ from pfedlora_flwr.launch.checks import Say
 from pfedlora_flwr.launch.network import Network, going_on
 from pfedlora_flwr.launch.worker import Worker, could_not_start, shares
 from pfedlora_flwr.ops.progress_text import Course, duration
+from pfedlora_flwr.runs.begin import continued
 from pfedlora_flwr.runs.completed import DIVERGED
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import Row
@@ -119,7 +120,7 @@ class Runs:
     at_once: int
 
     def __post_init__(self) -> None:
-        self.go_on = executing.continued
+        self.go_on = continued
         self._again = set[Path]()
         self.going: list[Going] = []
         self._wait_for([])

@@ -7,7 +7,6 @@ import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -19,25 +18,21 @@ from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import LOOK, is_locked, make_folder, remove_folder, write_atomically
+from pfedlora_flwr.files import is_locked, make_folder, remove_folder, write_atomically
 from pfedlora_flwr.rng import derive
-from pfedlora_flwr.runs.budget import check_record, replaced, spent_by_lines, spent_nothing
+from pfedlora_flwr.runs.budget import check_record, spent_nothing
 from pfedlora_flwr.runs.checkpoint import ServerState
-from pfedlora_flwr.runs.extension import check_goes_on
 from pfedlora_flwr.runs.layout import (
     CONFIG,
-    FILES,
-    FOREIGN,
     FORMAT,
     OBSERVED,
-    RESULT,
     Row,
     RunFiles,
     is_observers,
 )
 from pfedlora_flwr.runs.lines import append_rows, write_rows
 from pfedlora_flwr.runs.progress import write_progress
-from pfedlora_flwr.runs.provenance import git_commit, machine, read_about, versions
+from pfedlora_flwr.runs.provenance import git_commit, machine, versions
 from pfedlora_flwr.runs.records import check_whole, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
@@ -49,16 +44,11 @@ from pfedlora_flwr.runs.rows import (
     with_evaluation,
     without_evaluation,
 )
-from pfedlora_flwr.runs.simulated import check_models
-
-_DYING = 60.0
-"""Seconds that a server may need to notice that its SuperLink was restarted, and to let go of its
-run."""
 
 
 class RunDirectory(RunFiles):
-    """A run's files and what becomes of them. `open` locks the directory for the server; a second
-    one is turned away."""
+    """A run's files and what becomes of them. `lock` is for its server; a second one is turned
+    away."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -66,77 +56,33 @@ class RunDirectory(RunFiles):
 
     # Taking it up and letting it go
 
-    def open(self, config: RunConfig, *, simulated: bool = False) -> None:
-        """Creates the directory, or takes up the run in it. Raises UserError when it is in use,
-        foreign or not to be replaced; simulated: when its clients' models are gone, too."""
-        self.check_free(config)
-        if simulated and config.execution.resume:
-            check_models(self, config.experiment)
+    def lock(self, patience: float) -> None:
+        """Has the directory for this process alone, and drops what was found of earlier rounds.
+        Raises UserError when it is in use for so many seconds."""
         make_folder(self.server)
         try:
-            self._lock.acquire(timeout=_DYING if config.execution.resume else LOOK)
+            self._lock.acquire(timeout=patience)
         except Timeout:
             raise in_use(self.path) from None
         for file in self.findings:
             file.unlink(missing_ok=True)
-        if config.execution.resume:
-            self._go_on(config)
-            return
-        e = None
-        with suppress(UserError):  # no run is here, or none that can be read
-            e = self.experiment()
-        spent = replaced(self.dp_file, spent_by_lines(e, self.visits()) if e else None)
+
+    def clear(self, spent: bytes | None) -> None:
+        """Removes the run that is here but for its logs. spent: what stays of its `dp.json`."""
         if spent is not None:
             write_atomically(self.dp_file, spent)
         else:
             self.dp_file.unlink(missing_ok=True)
         self._clear()
         self.traceback_file.unlink(missing_ok=True)
-        self.write_token()
-        self.write_config(config)
 
     def close(self) -> None:
         self._lock.release()
 
-    def check_free(self, config: RunConfig) -> None:
-        """Raises UserError unless the run may start (or resume) here. Changes nothing."""
-        if config.execution.resume:
-            self.check_resumable()
-            self.check_whole()
-            check_goes_on(self, config.experiment)
-            return
-        overwrite = config.execution.overwrite
-        inside = self.path.iterdir() if self.path.is_dir() else iter(())
-        found = {p.name for p in inside if not any(p.match(foreign) for foreign in FOREIGN)}
-        folders = (
-            self.server,
-            self.clients,
-            self.logs,
-            self.source,
-            self.events,
-            self.rows,
-            self.uploads.folder,
-        )
-        ours = {*FILES, *(p.name for p in folders)}
-        foreign = not found <= ours | {self.report.name, *OBSERVED}
-        if foreign and (overwrite or not self.holds_run):
-            so = ", so it is not overwritten" if overwrite else "; choose another"
-            raise UserError(f"output {str(self.path)!r} is not a run's directory{so}")
-        if self.path.is_file():
-            raise UserError(f"output {str(self.path)!r} is a file; choose a directory")
-        never_began = found <= {self.logs.name, RESULT} or (
-            found <= ours and (self._is_void or self._has_only_spent)
-        )
-        if not overwrite and not never_began:
-            raise UserError(
-                f"output {str(self.path)!r} exists; continue it with resume=true, replace it with"
-                " overwrite=true, or choose another"
-            )
-
     def clear_void(self) -> None:
         """Removes what a run left that failed before its first round: there is nothing to resume or
         to keep."""
-        if self._is_void:
+        if self.is_void:
             self._clear()
             if not self.dp_file.exists():
                 remove_folder(self.server)
@@ -302,21 +248,13 @@ class RunDirectory(RunFiles):
             for store in (self.client_store(client), self.server_store(client)):
                 store.keep(version)
 
-    def _go_on(self, config: RunConfig) -> None:
-        """Takes up the run here, adding to its history; for more rounds than it had, as if it had
-        had them from the start."""
-        last = self.last_round()
-        if last < config.experiment.rounds:
-            history = read_about(self.config).get("history", ())
-            once = dict.fromkeys(("resume", "overwrite", "accept_changed_code"), False)
-            config, saved = config.executed(**once), self.run_config().executed(**once)
-            now, before = config.execution.flat(), saved.execution.flat()
-            was = {name: text for name, text in before.items() if now[name] != text}
-            self.write_config(config, history, last, was)
-
     @property
-    def _is_void(self) -> bool:
-        """Whether the run here failed before its first round, and unmasked and spent nothing."""
+    def is_void(self) -> bool:
+        """Whether what is here failed before its first round, and unmasked and spent nothing, or is
+        what replaced runs spent alone."""
+        there = {path for path in self.server.glob("*") if path != self.lock_file}
+        if not self.holds_run and there == {self.dp_file} and spent_nothing(self.dp_file):
+            return True
         try:
             last = self.result()
         except UserError:
@@ -329,12 +267,6 @@ class RunDirectory(RunFiles):
             and not self.unmasking_file.exists()
             and spent_nothing(self.dp_file)
         )
-
-    @property
-    def _has_only_spent(self) -> bool:
-        """Whether nothing is here but what replaced runs spent."""
-        there = {path for path in self.server.glob("*") if path != self.lock_file}
-        return not self.holds_run and there == {self.dp_file} and spent_nothing(self.dp_file)
 
     def _clear(self) -> None:
         folders = self.clients, self.states, self.rows, self.report, self.events, self.source

@@ -36,8 +36,6 @@ def check_join(run: RunFiles, saved: Experiment, clients: int) -> None:
 def membership(run: RunFiles, config: RunConfig) -> RunConfig:
     """The keys of a resumed run with the record of who joins or leaves after its last round, and
     of who did before. Raises UserError when nobody can, or when keys do not go together with it."""
-    if not (config.execution.resume and run.holds_run):
-        return config
     joined, left = _recorded(run, config)
     config = RunConfig(
         config.experiment.replace(clients_joined=joined, clients_left=left), config.execution

@@ -14,6 +14,7 @@ from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy, RunFailed
 from pfedlora_flwr.federation.wire import TRAIN
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.federation.malice import KEYS
@@ -59,7 +60,7 @@ def begun(tmp_path: Path, **keys: object) -> tuple[Plain, RunDirectory, Personal
     path = tmp_path / "run"
     plain = Plain(KEYS | {"clients": 3, "dataset": "synthetic:300", "output": str(path)} | keys)
     run = RunDirectory(path)
-    run.open(plain.config)
+    find(run, plain.config).claim()
     state = ServerState(plain.method.state_init(derive(0, "state")))
     own = make(plain.experiment)
     strategy = PersonalisedStrategy(plain.experiment, plain.config.execution, own, run, state)

@@ -16,9 +16,9 @@ import pytest
 
 from pfedlora_flwr import config
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.launch.execute import continued
 from pfedlora_flwr.launch.processes import is_running
 from pfedlora_flwr.launch.worker import Share, Worker
+from pfedlora_flwr.runs.begin import continued
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import ROOT, Cli, run_locally
 

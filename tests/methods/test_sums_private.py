@@ -21,6 +21,7 @@ from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.methods.sums import OfSums
 from pfedlora_flwr.models.summary import Summary
+from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -157,12 +158,12 @@ def test_a_plan_tells_of_replaced_records_and_few_ones(
 ) -> None:
     plain = Plain(run | RECORD | {"method": "fedlda"})
     folder = RunDirectory(tmp_path / "run")
-    told = " ".join(plan(plain.config, folder))
+    told = " ".join(plan(find(folder, plain.config)))
     assert "is replaced by another" in told
     assert "sums.dp-moment=0 leaves it out" in told
     e = plain.config.experiment
     without = e.replace(options=replace(e.options, dp_moment=0.0))
-    told = " ".join(plan(replace(plain.config, experiment=without), folder))
+    told = " ".join(plan(find(folder, replace(plain.config, experiment=without))))
     assert "leaves it out" not in told
 
 
