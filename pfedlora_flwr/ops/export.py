@@ -62,14 +62,18 @@ class WithNormalisation(nn.Module):
 
     def __init__(self, model: ClientModel, trained: Trained) -> None:
         super().__init__()
-        self.model, self.kind = model, trained.task.kind
+        self.model, self.task = model, trained.task
         mean, std = _constants(trained)
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Inputs, [n, *shape] → logits, [n, classes]."""
-        return self.model(self.kind.normalised(inputs, self.mean, self.std))
+        """Inputs, [n, *shape] → logits, [n, classes]. Raises UserError for another shape: the
+        normalisation would broadcast it."""
+        kind, shape = self.task.kind, self.task.shape
+        if tuple(inputs.shape[1:]) != shape or inputs.ndim == 0:
+            raise UserError(f"inputs are {[*inputs.shape]}; the model takes {['n', *shape]}")
+        return self.model(kind.normalised(inputs, self.mean, self.std))
 
 
 def export(trained: Trained, format: str, output: Path, *, overwrite: bool = False) -> float:

@@ -209,6 +209,9 @@ def test_what_a_run_has_left(
     with torch.no_grad():
         logits = model(torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255)
     np.testing.assert_allclose(logits.softmax(1).numpy(), shares, atol=1e-5)
+    for shape in ((1, 1, 1, 1), (3, 32, 32), (1, 3, 32, 1)):
+        with pytest.raises(UserError, match=r"the model takes \['n', 3, 32, 32\]"):
+            model(torch.ones(shape))
     found = run.evaluate(1)
     assert isinstance(found, dict)
     assert found["accuracy"] == run.result["per_client"]["1"]["accuracy"]
