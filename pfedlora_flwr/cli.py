@@ -306,10 +306,10 @@ def predict(
 
     RUN is a run's directory; on a deployed node its state-path, or a run's folder there. Each PATH
     holds inputs for the model: an image file of any size; a CSV or Parquet table with the columns
-    it was trained on; series or vectors [n, …] in an .npy or .npz file, in the training data's
-    units; or a folder of such files. -o data.sep=… and -o data.decimal=… say how tables are
-    written, if not as the run's. Rows count from 1. A PATH that cannot be read is named, and the
-    exit code is 1; it is 2 if none can be read."""
+    it was trained on, or JSON, an object a line (.jsonl, or - for the standard input); series or
+    vectors [n, …] in an .npy or .npz file, in the training data's units; or a folder of such files.
+    -o data.sep=… and -o data.decimal=… say how tables are written, if not as the run's. Rows count
+    from 1. A PATH that cannot be read is named, and the exit code is 1, or 2 if none can be."""
     from pfedlora_flwr.commands import results
     from pfedlora_flwr.config import parse_overrides
     from pfedlora_flwr.files import check_replaceable, make_folder, write_atomically

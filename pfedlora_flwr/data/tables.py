@@ -106,6 +106,20 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
     return table
 
 
+def json_lines(where: str, text: bytes) -> pa.Table:
+    """Rows of JSON, one object a line. Raises UserError for what is none."""
+    import pyarrow as pa
+    from pyarrow import json as reader
+
+    try:
+        if not text.strip():
+            raise ValueError("it is empty")
+        return reader.read_json(pa.BufferReader(text))
+    except (pa.ArrowException, ValueError) as error:
+        told = f"{where}: no JSON objects, one a line"
+        raise UserError(f"{told} ({first_line(str(error))})") from None
+
+
 def _integers(table: pa.Table, how: Reading) -> list[str]:
     """The columns of labels and owners that hold integers."""
     from pyarrow import types

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.ops.read_inputs import Asked, Place, read, reading_of
+from pfedlora_flwr.ops.read_inputs import Asked, Place, far_outside, read, reading_of
 from pfedlora_flwr.runs.trained import Trained
 
 Divisor = Callable[[Trained], float]
@@ -37,7 +37,10 @@ def predict_files(
     rest = iter(models)
     first = next(rest)
     asked = read(paths, first.task, first.feature_names, reading_of(first, options, paths))
-    return asked, predict(chain([first], rest), asked, divisor) if asked.places else []
+    if not asked.places:
+        return asked, []
+    asked.notes.extend(far_outside(asked, first.about["mean"], first.about["std"]))
+    return asked, predict(chain([first], rest), asked, divisor)
 
 
 def predict(

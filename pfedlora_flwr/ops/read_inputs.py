@@ -3,7 +3,8 @@ models take them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ from pfedlora_flwr.training.kinds import ARRAYS, IMAGES, TEXT, Shape
 _OF_TABLES = "data.sep", "data.decimal"
 """Keys of tables whose columns are known by their names."""
 _AS_IT_IS = Reading()
+STDIN, _LINES = Path("-"), ".jsonl"
+_FAR = 10.0
+"""Deviations from the training mean from which a value is named."""
 
 
 @dataclass(frozen=True)
@@ -115,15 +119,18 @@ def _inputs(
     file: Path, task: Task, feature_names: tuple[str, ...], how: Reading
 ) -> tuple[Inputs, int]:
     """The rows of a file, or its one image, and how many frames that has."""
-    suffix = suffix_of(file)
+    suffix = _LINES if file == STDIN else suffix_of(file)
     if task.kind == IMAGES:  # whatever the file is called
         size = task.shape[1], task.shape[2]
         pixels, frames = read_image(file, size, grey=task.shape[0] == 1)
         return pixels[None], frames
-    if suffix not in task.kind.suffixes:
+    allowed = task.kind.suffixes
+    if ".csv" in allowed:
+        allowed = (*allowed, _LINES)
+    if suffix not in allowed:
         raise UserError(
             f"{file}: the model takes {task.kind} {list(task.shape)}; expected one of"
-            f" {', '.join(task.kind.suffixes)}"
+            f" {', '.join(allowed)}"
         )
     if suffix == ".txt":
         return _of_text(file, task), 1
@@ -134,10 +141,34 @@ def _inputs(
             f"{file}: the model does not know its columns by name, because its data had no names;"
             " give an .npy or .npz file"
         )
-    table = tables.read(file, suffix[1:], how)
+    if suffix == _LINES:
+        table = tables.json_lines(str(file), _bytes(file))
+    else:
+        table = tables.read(file, suffix[1:], how)
     if task.kind == TEXT:
         return tables.texts_of(str(file), table, feature_names[0], task.shape[0]), 1
     return tables.features_of(str(file), table, feature_names), 1
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if file == STDIN else file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from None
+
+
+def far_outside(asked: Asked, mean: Sequence[float], std: Sequence[float]) -> Iterator[str]:
+    """A line for each feature that has a value far from those of training: an error in its unit, or
+    a case of which the model knows nothing."""
+    if not asked.feature_names or len(mean) != len(asked.feature_names):
+        return
+    away = np.abs(np.asarray(asked.inputs, np.float64) - mean) / np.asarray(std)
+    for i, name in enumerate(asked.feature_names):
+        row = int(away[:, i].argmax())
+        if away[row, i] > _FAR:
+            place, value = asked.places[row], f"{name} is {asked.inputs[row, i]:g}"
+            far = f"{away[row, i]:.0f} standard deviations from the mean of the training rows"
+            yield f"{place.file}, row {place.row}: {value}, {far}"
 
 
 def _of_text(file: Path, task: Task) -> Inputs:

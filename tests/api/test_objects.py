@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import linecache
+import re
+import subprocess
+import sys
+import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache, partial
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,8 +26,10 @@ import pfedlora_flwr
 from pfedlora_flwr.api.comparing import content_of
 from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.launch.processes import free_port
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from tests.api.modules import Alone, Small
+from tests.conftest import ROOT
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(120, 12)).astype(np.float32)
@@ -383,11 +392,63 @@ def test_a_data_frame_goes_by_its_columns_names(tmp_path: Path) -> None:
         run.evaluate(0, f"csv:{file}", data_path="x")
     with pytest.raises(UserError, match=r"data.sep is of a dataset: give DATA, too"):
         run.evaluate(0, data_sep="tab")
+    rows, lines = tmp_path / "rows.csv", tmp_path / "rows.jsonl"
+    lines.write_text(frame[frame.columns[::-1]].to_json(orient="records", lines=True))
+    np.testing.assert_allclose(run.predict(0, lines), run.predict(0, rows), atol=1e-6)
+    lines.write_text('{"x0": 1}\n{"x0"')
+    with pytest.raises(UserError, match=r"rows.jsonl: no JSON objects, one a line \(JSON"):
+        run.predict(0, lines)
     # arrays of the same run go by place, and say so
     data = f"csv:{tmp_path / 'rows.csv'}", (frame[frame.columns[::-1]], LABELS), (ROWS, LABELS)
     found = [cast("dict[str, Any]", run.evaluate(0, one)) for one in data]
     assert len({one["accuracy"] for one in found}) == 1
     assert [one["by_place"] for one in found] == [False, False, True]
+
+
+@pytest.mark.slow
+def test_rows_from_the_standard_input_and_values_far_from_training(tmp_path: Path) -> None:
+    names = [f"x{i}" for i in range(12)]
+    table = "\n".join(",".join(map(str, [*row, y])) for row, y in zip(ROWS, LABELS, strict=True))
+    (tmp_path / "rows.csv").write_text(",".join([*names, "label"]) + "\n" + table)
+    place = tmp_path / "run"
+    pfedlora_flwr.run(dataset=f"csv:{tmp_path / 'rows.csv'}", output=place, **SMALL)
+    usual = dict.fromkeys(names, 0.5)
+    told = "\n".join(map(json.dumps, (usual, usual | {"x3": 7100})))
+    command = [sys.executable, "-m", "pfedlora_flwr.cli", "predict", place, "--client", "0", "-"]
+    done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.count("row 2")) == (0, 1)
+    assert "note: -, row 2: x3 is 7100, " in done.stderr
+    assert done.stderr.count("row ") == 1
+    # the server of docs/predict.md answers as the model does, and refuses a forgotten column
+    run = pfedlora_flwr.load(place)
+    model = run.export(0, tmp_path / "model.onnx", format="onnx")
+    page = (ROOT / "docs" / "predict.md").read_text()
+    [program] = re.findall(r"<!-- file: serve.py -->\n```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "serve.py").write_text(program)
+    port = free_port()
+    command = [sys.executable, tmp_path / "serve.py", model, str(port)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
+        try:
+            rows = [dict(zip(names, map(float, row), strict=True)) for row in ROWS[:9]]
+            status, classes = asked(port, rows)
+            said = run.predict(0, ROWS[:9]).argmax(1)
+            assert (status, classes) == (200, [str(label) for label in said])
+            assert asked(port, [{**rows[0], "x3": None}])[0] == 400
+            assert asked(port, [dict(list(rows[0].items())[1:])]) == (400, "KeyError: 'x0'")
+        finally:
+            server.terminate()
+
+
+def asked(port: int, rows: object) -> tuple[int, Any]:
+    """What a server answers to rows, once it is there."""
+    for _ in range(120):
+        with suppress(ConnectionRefusedError):
+            line = HTTPConnection("127.0.0.1", port, timeout=30)
+            line.request("POST", "/", json.dumps(rows))
+            answer = line.getresponse()
+            return answer.status, json.loads(answer.read())
+        time.sleep(0.5)
+    raise AssertionError("no server")
 
 
 @pytest.mark.slow
