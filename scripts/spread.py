@@ -50,7 +50,7 @@ FEATURES = (
     ),
     Feature(
         "membership of clients",
-        r"^audit/|runs/(joining|audits|begin)|features/membership",
+        r"^audit/|runs/(joining|audits)|features/membership",
         r"clients[-_](joined|left)|joined_after|check_join|left_(by|after)|gone_after|leaves_of"
         r"|\bmembership\(|joined-",
     ),

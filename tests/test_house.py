@@ -9,8 +9,11 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import pfedlora_flwr
 from pfedlora_flwr.commands import console
+from scripts import spread
 
 PACKAGE = Path(pfedlora_flwr.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
@@ -101,6 +104,30 @@ def test_the_hallway_is_short_and_no_file_is_long_without_a_reason() -> None:
     assert len([path for path in PACKAGE.glob("*.py") if path.stem != "__init__"]) <= 10
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert {name for name, n in lines.items() if n > 600} <= LONG.keys()
+
+
+SPREAD = {
+    "sharing": 18,
+    "audit": 9,
+    "differential privacy": 42,
+    "held-out clients": 29,
+    "membership of clients": 16,
+    "Ray cluster": 9,
+    "secure aggregation": 25,
+    "own code": 11,
+    "extension of a run": 5,
+    "kinds of input": 10,
+    "trackers": 1,
+}
+"""Files outside its own room that name a feature. A number may only fall."""
+
+
+@pytest.mark.slow
+def test_features_spread_no_further() -> None:
+    code = spread.package("")
+    found = {one.name: spread.outside(one, code) for one in spread.FEATURES}
+    assert found.keys() == SPREAD.keys()
+    assert not {name: files for name, files in found.items() if len(files) > SPREAD[name]}
 
 
 def test_the_architecture_page_names_every_file() -> None:

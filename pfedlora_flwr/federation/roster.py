@@ -14,11 +14,10 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from pfedlora_flwr.data.local import OWN, SAME_DATA
-from pfedlora_flwr.errors import as_line, differing, short
+from pfedlora_flwr.errors import UserError, as_line, differing, short
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.claim import Claim, differing_versions
 from pfedlora_flwr.federation.exchange import POLL, SLOW_POLL, Refuse, exchange
-from pfedlora_flwr.federation.named import connected
 from pfedlora_flwr.files import write_atomically
 
 logger = logging.getLogger(__name__)
@@ -370,3 +369,21 @@ def _most_supported(told: Sequence[list[str]]) -> list[str]:
         key=lambda names: (sum(names[: len(other)] == other for other in told), len(names)),
         default=[],
     )
+
+
+def connected(grid: Grid, sites: Sequence[str]) -> dict[int, str]:
+    """The connected nodes that a run may ask, with the names under which they are registered at the
+    SuperLink; where it names no sites, all of them. Raises UserError where names cannot tell nodes
+    apart."""
+    if not sites:
+        return dict.fromkeys(grid.get_node_ids(), "")
+    every = {node.node_id: node.name for node in grid.get_nodes()}
+    if every and not any(every.values()):
+        raise UserError(
+            f"sites is {','.join(sites)}, and no connected node has a name: register nodes with"
+            " `flwr supernode register KEY CONNECTION --name NAME`"
+        )
+    found = {node: name for node, name in every.items() if name in sites}
+    if twice := [name for name, count in Counter(found.values()).items() if count > 1]:
+        raise UserError(f"two connected nodes are registered as site {twice[0]!r}: unregister one")
+    return found

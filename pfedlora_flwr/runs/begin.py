@@ -33,8 +33,6 @@ Flat = Mapping[str, object]
 _DYING = 60.0
 """Seconds that a server may need to notice that its SuperLink was restarted, and to let go of its
 run."""
-_ONCE = ("resume", "overwrite", "accept_changed_code")
-"""What is said of one start alone."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ class Resume(Begin):
         last = self.after
         if last < self.config.experiment.rounds:
             history = read_about(run.config).get("history", ())
-            once = dict.fromkeys(_ONCE, False)
+            once = dict.fromkeys(("resume", "overwrite", "accept_changed_code"), False)
             begun, saved = self.config.executed(**once), run.run_config().executed(**once)
             now, before = begun.execution.flat(), saved.execution.flat()
             was = {name: text for name, text in before.items() if now[name] != text}

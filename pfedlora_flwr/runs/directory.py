@@ -4,7 +4,9 @@ its files."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -31,13 +33,13 @@ from pfedlora_flwr.runs.layout import (
     is_observers,
 )
 from pfedlora_flwr.runs.lines import append_rows, write_rows
-from pfedlora_flwr.runs.progress import write_progress
 from pfedlora_flwr.runs.provenance import git_commit, machine, versions
 from pfedlora_flwr.runs.records import check_whole, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
     HeldOutRow,
     Phase,
+    Progress,
     Result,
     RoundRow,
     VisitRow,
@@ -234,7 +236,16 @@ class RunDirectory(RunFiles):
 
     def progress(self, phase: Phase, round: int = 0, done: int = 0, of: int = 0) -> None:
         """Writes what the run is doing now, for whoever watches; `Progress` has the fields."""
-        write_progress(self._progress, phase, round, done, of)
+        now: Progress = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "time": time.time(),
+            "phase": phase,
+            "round": round,
+            "done": done,
+            "of": of,
+        }
+        write_atomically(self._progress, json.dumps(now).encode(), durable=False)
 
     def drop_models(self) -> None:
         """Removes the clients' models, and their states on the server; the lines stay."""

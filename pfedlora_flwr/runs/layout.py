@@ -65,23 +65,22 @@ class RunFiles:
         self.states = self.server / "states"
         self.clients, self.logs = path / "clients", path / "logs"
         self.rows = path / "rows"
-        self.report, self.events, self.source = (
-            path / name for name in ("report", "events", "source")
-        )
+        self.report, self.events, self.source = path / "report", path / "events", path / "source"
         self.metrics = path / METRICS
         self.traceback_file = self.logs / "traceback.txt"
         self.launch_file, self.launch_lock = self.logs / "launch.json", self.logs / "launch.lock"
         self.submitted_file = self.logs / "submitted"
-        self.numbers_file, self.unmasking_file, self.sites_file, self.origins_file = (
-            self.server / f"{name}.json" for name in ("numbers", "unmasking", "sites", "origins")
-        )
+        self.numbers_file = self.server / "numbers.json"
+        self.unmasking_file = self.server / "unmasking.json"
+        self.sites_file = self.server / "sites.json"
+        self.origins_file = self.server / "origins.json"
         self.dp_file = self.server / "dp.json"
         self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / "uploads")
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
         self._held_out = path / HELD_OUT
-        self.token_file, self._partition, self._progress = (
-            self.server / name for name in ("token", "partition", "progress.json")
-        )
+        self.token_file = self.server / "token"
+        self._partition = self.server / "partition"
+        self._progress = self.server / "progress.json"
         self.lock_file = self.server / "lock"
 
     @property
