@@ -169,9 +169,7 @@ WRONG = {
     'hours = "6-6"': "hours is '6-6'; allowed: two different hours",
     'dp = "record"\nsecagg = "required"': "dp is record and secagg is required, and no run has",
     'secagg = "required"\n[egress]\nscores = "none"': "whose sums hold scores: set mean",
-    '[egress]\nsamples = "rounded"': "and egress.class-counts is each, whose sum n_k is",
     '[egress]\nsamples = "capped"\nclass-counts = "none"': "is capped without egress.cap",
-    '[egress]\nsamples = "capped"\nclass-counts = "rounded"\ncap = 9': "is rounded, whose sum",
 }
 
 
