@@ -46,6 +46,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
+from pfedlora_flwr.runs.uploads import UPLOADS, Uploads
 from pfedlora_flwr.site.egress import limited_upload, taking_part
 from pfedlora_flwr.site.ledger import ledger_of, terms_of
 from pfedlora_flwr.site.policy import policy_for
@@ -209,12 +210,22 @@ class PersonalisedClient(NumPyClient):
         )
         visit.flops = once | visit.flops
         upload = Chain(self.experiment, method).client_out(upload, received, visit)
+        policy = policy_for(self.node_config)
         upload = limited_upload(
-            policy_for(self.node_config),
+            policy,
             upload,
             data.train.labels,
             method.rows_sent(self.experiment),
         )
+        if policy.keep_uploads:
+            kept = Uploads(self._store(told).folder / UPLOADS)
+            before, sent = (
+                wire.to_tensors([*part], wire.to_arrays(part))
+                for part in (received, upload.tensors)
+            )
+            own = {told.client: replace(upload, tensors=sent)}
+            kept.save(told.round, before, own, len(data.train))
+            kept.keep(policy.keep_uploads)
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:

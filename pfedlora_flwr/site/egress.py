@@ -60,14 +60,19 @@ def taking_part(policy: Policy, site: Site, seed: int, client: int) -> Site:
         return site
 
     def some(part: Indices) -> Indices:
-        drawn = numpy_generator(seed, "egress/samples", client).permutation(len(part))
-        return part[np.sort(drawn[: size_told(policy, len(part))])]
+        return drawn(part, size_told(policy, len(part)), seed, client)
 
     split = site.split
     told = Split(some(split.train), some(split.validation), some(split.test))
     if not len(told.train):
         raise UserError(f"egress.step is {policy.egress.step} here, of {len(split.train)} samples")
     return replace(site, split=told)
+
+
+def drawn(part: Indices, size: int, seed: int, client: int) -> Indices:
+    """So many of a part that take part; fewer are always some of more."""
+    order = numpy_generator(seed, "egress/samples", client).permutation(len(part))
+    return part[np.sort(order[:size])]
 
 
 def size_told(policy: Policy, size: int) -> int:

@@ -76,6 +76,7 @@ class Policy(Section):
     adapt: bool = key(True, "whether models are adapted for held-out clients")
     evaluate: bool = key(True, "whether models are evaluated outside a visit")
     audit: bool = key(True, "whether the server may keep uploads (audit.uploads)")
+    keep_uploads: int = key(0, "visits of a run whose uploads stay here for site audit", low=0)
     egress: Egress = Egress()
     file: str = ""
     sha256: str = ""

@@ -122,8 +122,8 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any, client: int) -> I
 
     n = told(len(split.train))
     sizes = {"validation": told(len(split.validation)), "test": told(len(split.test))}
-    part = egress.taking_part(Policy(file="a", egress=Egress.of(rules)), site, e.seed, client)
-    held = np.bincount(site.dataset.labels[part.split.train], minlength=10)
+    taken = egress.taking_part(Policy(file="a", egress=Egress.of(rules)), site, e.seed, client)
+    held = np.bincount(site.dataset.labels[taken.split.train], minlength=10)
     said = wire.told_in(content) or {}
     allowed = ALWAYS | ({"loss", "losses"} if rules["losses"] else set())
     if rules["scores"] == "each" and min(sizes.values()) >= least:
