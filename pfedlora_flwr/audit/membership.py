@@ -161,9 +161,8 @@ def _encoders(
             notes.append(_FROZEN)
         return
     others = [k for k in last if k != client]
-    for whose, owner in [("another client's", _likest(seen, client, others))] * bool(others) + [
-        (_OWN, client)
-    ]:
+    likest = [("another client's", _likest(seen, client, others))] if others else []
+    for whose, owner in [*likest, (_OWN, client)]:
         try:
             trained = load_trained(seen.run.path, owner)
             if owner == client and trained.version != round.number:

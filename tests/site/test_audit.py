@@ -71,8 +71,13 @@ def test_without_kept_uploads_an_audit_says_which_rule_keeps_them(tmp_path: Path
         site_audit(node.state)
 
 
-def test_rows_of_classes_with_one_sample_are_counted(tmp_path: Path) -> None:
-    few = LEARNS | {"method": "fedproto", "dataset": "synthetic:120", "partition.kind": "dirichlet"}
+@pytest.mark.parametrize(("method", "attack"), [("fedproto", "named"), ("pfedlora", "")])
+def test_a_private_encoder_and_rows_of_one_sample_are_told(
+    method: str, attack: str, tmp_path: Path
+) -> None:
+    few = LEARNS | {"method": method, "dataset": "synthetic:240", "partition.kind": "dirichlet"}
     found = site_audit(trained(tmp_path, "keep-uploads = 1", few | {"local-epochs": 1}).state)
-    assert found["classes"]["attack"] == "named"
-    assert found["single"] is not None
+    assert attack in found["classes"]["attack"]
+    assert (found["single"] is None) == (method == "pfedlora")
+    if method == "pfedlora":
+        assert found["membership"]["bound"], "its own encoder is at home"

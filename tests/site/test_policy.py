@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,14 @@ def test_a_log_that_was_changed_is_seen_and_one_that_cannot_be_written_stops_the
         done = CliRunner().invoke(commands(), ["site", "log", str(node.state)])
         assert isinstance(done.exception, UserError), name
     path.write_bytes(b"".join(whole))
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, hard))
+    try:
+        assert node.ask({"models": "cnn5"}) == NEUTRAL, "the system itself writes no more"
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"".join(whole), "half a line was left"
 
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
