@@ -44,7 +44,7 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
     last = {client: number for number in seen.numbers for client in seen.clients(number)}
     without = list[int]()
     for round, client in _visits(seen, last):
-        samples, trained_on = _candidates(seen, client)
+        samples, trained_on = candidates(seen, client)
         if not len(samples):
             without.append(client)
             continue
@@ -52,7 +52,7 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
         left = round.left(client) if round.upload else round.merged(client)
         for whose, own in _encoders(seen, client, round, last, notes):
             before, after = (
-                _losses(shared_predictor(seen.method, shared, own), samples)
+                losses(shared_predictor(seen.method, shared, own), samples)
                 for shared in (start, left)
             )
             for score, values in (("loss", -after), ("fall", before - after)):
@@ -91,7 +91,7 @@ def _visits(seen: Seen, last: Mapping[int, int]) -> Iterator[tuple[SeenRound, in
             yield round, client
 
 
-def _candidates(seen: Seen, client: int) -> tuple[Samples, Bools]:
+def candidates(seen: Seen, client: int) -> tuple[Samples, Bools]:
     """At most `MOST` samples that the client trained on and as many that it did not, and which they
     are, [n]: as many of a class in both, or a class that is rare in one would tell them apart."""
     data, draws = seen.data(client), numpy_generator(seen.experiment.seed, "audit/samples", client)
@@ -124,7 +124,7 @@ def _first(labels: Tensor, of_class: Tensor) -> Tensor:
     return torch.cat(places).sort().values
 
 
-def _losses(predict: Callable[[Tensor], Tensor] | None, samples: Samples) -> Floats:
+def losses(predict: Callable[[Tensor], Tensor] | None, samples: Samples) -> Floats:
     """The cross-entropy of each sample, float64 [n]; one that is not finite counts as the largest
     of the others."""
     assert predict is not None
@@ -161,9 +161,8 @@ def _encoders(
             notes.append(_FROZEN)
         return
     others = [k for k in last if k != client]
-    for whose, owner in [("another client's", _likest(seen, client, others))] * bool(others) + [
-        (_OWN, client)
-    ]:
+    likest = [("another client's", _likest(seen, client, others))] if others else []
+    for whose, owner in [*likest, (_OWN, client)]:
         try:
             trained = load_trained(seen.run.path, owner)
             if owner == client and trained.version != round.number:

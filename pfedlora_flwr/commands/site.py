@@ -4,7 +4,7 @@ officer. Everything is read on the node; nothing is sent."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,10 +89,44 @@ def report(
         f" {len(refused.rows)} {'was' if len(refused.rows) == 1 else 'were'} refused. The log is as"
         " it was written.</p></div>",
         listed(facts, ["The log holds no values: of each message kinds, shapes, bytes, a hash."]),
+        *(f"<h2>What uploads and models tell</h2>{told}" for told in _audited(place.expanduser())),
         *(f"<h2>{table.title}</h2>{table.html()}" for table in tables if table.rows),
     ]
     write_atomically(output, document(title, body).encode())
     out.print(f"the page is {output}", soft_wrap=True)
+
+
+@site.command(cls=PlainCommand)
+def audit(
+    place: Path = STATE,
+    client: int = option(-1, "K", "The client, where there are several."),
+    shadows: int = option(0, "N", "Shadow models to train, each as long as a visit."),
+    as_json: bool = flag("--json", "Write JSON."),
+) -> None:
+    """Measure what this site's own uploads and its personal model tell, for the question whether a
+    model may leave. STATE_PATH may be a run's folder in it. Nothing is sent."""
+    import json
+
+    from pfedlora_flwr.ops.site_audit import site_audit, statement
+
+    found = site_audit(place.expanduser(), None if client < 0 else client, shadows)
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    for name, text in (*statement(found), *(("note", note) for note in found["notes"])):
+        out.print(f"{name}: {text}", soft_wrap=True)
+
+
+def _audited(folder: Path) -> Iterator[str]:
+    """The statements of this site's audits, as HTML."""
+    import json
+
+    from pfedlora_flwr.ops.site_audit import FILE, statement
+    from pfedlora_flwr.report.page import listed
+
+    for path in sorted(folder.glob(f"*/*/{FILE}")):
+        found = json.loads(path.read_text())
+        yield listed([*statement(found)], found["notes"])
 
 
 def _log(place: Path) -> Any:

@@ -47,7 +47,8 @@ from pfedlora_flwr.runs.provenance import told_versions
 from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
-from pfedlora_flwr.site.egress import limited_upload
+from pfedlora_flwr.runs.uploads import UPLOADS, Uploads
+from pfedlora_flwr.site.egress import limited_upload, taking_part
 from pfedlora_flwr.site.ledger import ledger_of, terms_of
 from pfedlora_flwr.site.policy import policy_for
 from pfedlora_flwr.training.device import channels_last, find_device
@@ -211,18 +212,27 @@ class PersonalisedClient(NumPyClient):
         )
         visit.flops = once | visit.flops
         upload = Chain(self.experiment, method).client_out(upload, received, visit)
+        policy = policy_for(self.node_config)
         upload = limited_upload(
-            policy_for(self.node_config),
+            policy,
             upload,
             data.train.labels,
             method.rows_sent(self.experiment),
-            weighs=not (self.experiment.secagg.enabled or self.experiment.dp.of_users),
         )
+        if policy.keep_uploads:
+            kept = Uploads(self._store(told).folder / UPLOADS)
+            before, sent = (
+                wire.to_tensors([*part], wire.to_arrays(part))
+                for part in (received, upload.tensors)
+            )
+            own = {told.client: replace(upload, tensors=sent)}
+            kept.save(told.round, before, own, len(data.train))
+            kept.keep(policy.keep_uploads)
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:
             counts = self._scored(told, method, model, data)
-            if not self.experiment.hides_clients:
+            if len(data.test) and not self.experiment.hides_clients:
                 others = visits.other_accuracies(method, model, received, data.test)
         clock.lap("evaluate")
         store = self._store(told)
@@ -280,6 +290,8 @@ class PersonalisedClient(NumPyClient):
         return counts
 
     def _scored(self, told: Instruction, method: Method, model: Any, data: LocalData) -> Counts:
+        if self.experiment.secagg.enabled and not (len(data.validation) and len(data.test)):
+            raise UserError("it has fewer samples to evaluate on than egress.step is here")
         classes = self._site(told.client).dataset.class_names
         keep = self._keep_rows(told)
         return visits.evaluate(method, model, data, keep, self.scores, classes)
@@ -309,7 +321,8 @@ class PersonalisedClient(NumPyClient):
 
     def _load(self, client: int) -> tuple[LocalData, Method, str]:
         """The client's samples, the method, and what its own data is known by."""
-        site = self._site(client)
+        policy = policy_for(self.node_config)
+        site = taking_part(policy, self._site(client), self.experiment.seed, client)
         return site.load(self.device), replace(self.setup).method, site.own_data
 
     def _name(self) -> str:

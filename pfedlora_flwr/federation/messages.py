@@ -226,8 +226,6 @@ class Report:
 RULED = {
     **dict.fromkeys((*FIGURES, "counts", "other_accuracies"), "scores"),
     **dict.fromkeys(("loss", "losses"), "losses"),
-    # of a client's rows both are functions of n_k
-    **dict.fromkeys(("flops_by_phase", "epsilon"), "samples"),
     "columns": "feature-names",
     "confusion": "class-counts",
 }
@@ -260,7 +258,10 @@ def counts_from_metrics(metrics: Mapping[str, Any]) -> Counts:
         )
     return Counts(
         **found,
-        scores=_scores(_json(metrics.get("scores"), "its scores", dict)),
+        scores=_scores(
+            _json(metrics.get("scores"), "its scores", dict),
+            () if RULED["confusion"] in withheld_in(metrics) else OF_DECISIONS,
+        ),
         confusion=_confusion(metrics, **found) if "confusion" in metrics else None,
     )
 
@@ -321,9 +322,9 @@ def written(record: Any) -> Config:
     return said
 
 
-def _scores(told: Mapping[str, Any]) -> dict[str, float]:
-    """Those beside accuracy, by the name in a line; those of decisions have to be there."""
-    names = dict.fromkeys((*OF_DECISIONS, *told))
+def _scores(told: Mapping[str, Any], there: Sequence[str] = OF_DECISIONS) -> dict[str, float]:
+    """Those beside accuracy, by the name in a line. there: those that have to be."""
+    names = dict.fromkeys((*there, *told))
     if wrong := [name for name in names if not is_score(name) or len(name) > LONGEST_WORD]:
         raise Refused(f"its scores have {short(wrong[0])}")
     highest = {name: _LARGEST_LOSS if name.endswith("log_loss") else 1 for name in names}

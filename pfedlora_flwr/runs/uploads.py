@@ -9,6 +9,9 @@ from pathlib import Path
 from pfedlora_flwr.methods.method import ByClient, Tensors, Upload
 from pfedlora_flwr.runs.store import read_tensors, write_tensors
 
+UPLOADS = "uploads"
+"""The folder of a node, beside its model."""
+
 
 class Uploads:
     """The rounds' folders in one folder, which is not there before the first."""
@@ -16,13 +19,14 @@ class Uploads:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, round: int, state: Tensors, uploads: ByClient) -> None:
+    def save(self, round: int, state: Tensors, uploads: ByClient, trained: int = 0) -> None:
         """Keeps a round's admitted uploads, by client, and the server's state before they were
-        merged."""
+        merged; on a node what it received, and how many samples it trained on."""
         self._round(round).mkdir(parents=True, exist_ok=True)
         write_tensors(self._state(round), state)
         for client, upload in uploads.items():
-            write_tensors(self._upload(round, client), upload.tensors, samples=str(upload.samples))
+            told = {"samples": str(upload.samples), "trained": str(trained)}
+            write_tensors(self._upload(round, client), upload.tensors, **told)
 
     def rounds(self) -> list[int]:
         """The rounds of which there are uploads, ascending."""
@@ -43,6 +47,15 @@ class Uploads:
         """A client's upload. Raises UserError when it is missing or damaged."""
         tensors, metadata = read_tensors(self._upload(round, client))
         return Upload(tensors, int(metadata["samples"]))
+
+    def trained(self, round: int, client: int) -> int:
+        """The samples that a node says it trained on."""
+        return int(read_tensors(self._upload(round, client))[1]["trained"])
+
+    def keep(self, last: int) -> None:
+        """Removes all but the last rounds."""
+        for old in self.rounds()[:-last]:
+            shutil.rmtree(self._round(old))
 
     def rewind(self, round: int) -> None:
         """Removes the uploads of rounds after `round`."""

@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import Message
 from torch import Tensor
 
+from pfedlora_flwr.data.local import Site
+from pfedlora_flwr.data.partition import Indices, Split
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.claim import Claim
 from pfedlora_flwr.federation.messages import HELD_OUT, RULED, WITHHELD, Config, Report, failure_in
 from pfedlora_flwr.methods.method import Upload
+from pfedlora_flwr.rng import numpy_generator
 from pfedlora_flwr.site.policy import Policy
-from pfedlora_flwr.training.metrics import SENSITIVITY
+from pfedlora_flwr.training.metrics import VALIDATION, is_by_class, log_loss
 
 NEUTRAL = "this site takes no part in it; the site's own log says why"
 """All that a server is told of a refusal or a failure where there is a policy: other lines may name
@@ -28,8 +32,8 @@ _EMPTY = {"other_accuracies": "{}", "columns": "[]"}
 """What is told in the place of a field that must be there."""
 COSTS = {
     "scores": "means, tuning, early stopping, verdicts and rows by site go without its scores",
-    "losses": "mean losses go without it",
-    "samples": "its weight and the sizes of its parts are not exact, its operations are not told",
+    "losses": "mean losses and log-losses go without it",
+    "samples": "it takes part with fewer samples than it has",
     "feature-names": "the order of its columns is not checked against others'",
     "class-counts": "scores by class go without it",
 }
@@ -38,40 +42,57 @@ COSTS = {
 
 def _free(policy: Policy) -> dict[str, bool]:
     """By rule, whether what it is about leaves in every run."""
-    exact = policy.egress.samples == "exact"
+    out = policy.egress
     return {
-        "scores": policy.egress.scores == "each",
-        "losses": policy.egress.losses and exact,
-        "samples": exact,
-        "feature-names": policy.egress.feature_names,
-        "class-counts": policy.egress.class_counts == "each",
+        "scores": out.scores == "each",
+        "losses": out.losses,
+        "samples": out.samples == "exact",
+        "feature-names": out.feature_names,
+        # from scores by class the size of a small class follows within some rounds
+        "class-counts": out.class_counts == "each" and out.min_count == 1,
     }
 
 
+def taking_part(policy: Policy, site: Site, seed: int, client: int) -> Site:
+    """The site with as many samples of each part as it tells: losses, batches and the steps of a
+    visit tell their number, and so does a refusal by it."""
+    if not policy.file or policy.egress.samples == "exact":
+        return site
+
+    def some(part: Indices) -> Indices:
+        return drawn(part, size_told(policy, len(part)), seed, client)
+
+    split = site.split
+    told = Split(some(split.train), some(split.validation), some(split.test))
+    if not len(told.train):
+        raise UserError(f"egress.step is {policy.egress.step} here, of {len(split.train)} samples")
+    return replace(site, split=told)
+
+
+def drawn(part: Indices, size: int, seed: int, client: int) -> Indices:
+    """So many of a part that take part; fewer are always some of more."""
+    order = numpy_generator(seed, "egress/samples", client).permutation(len(part))
+    return part[np.sort(order[:size])]
+
+
 def size_told(policy: Policy, size: int) -> int:
-    """What is told in the place of a number of samples."""
-    if policy.egress.samples == "capped":
-        return min(size, policy.egress.cap or size)
-    return size if policy.egress.samples == "exact" else _nearest(size, policy.egress.step)
+    """What is told in the place of a number of samples: never more."""
+    out = policy.egress
+    if out.samples == "capped":
+        return min(size, out.cap or size)
+    return size if out.samples == "exact" else size // out.step * out.step
 
 
-def limited_upload(
-    policy: Policy, upload: Upload, labels: Tensor, rows: Sequence[str], *, weighs: bool
-) -> Upload:
-    """The upload without rows of classes of too few samples, and n_k as it is told.
+def limited_upload(policy: Policy, upload: Upload, labels: Tensor, rows: Sequence[str]) -> Upload:
+    """The upload without rows of classes of too few samples.
 
-    labels: of the client's training samples. rows: `Method.class_rows`. weighs: whether the
-    upload's number of samples is told, and is n_k. Raises UserError where nothing may leave."""
+    labels: of the training samples that take part. rows: `Method.class_rows`. Raises UserError
+    where nothing may leave."""
     if not policy.file:
         return upload
-    least, tensors = policy.egress.min_count, dict(upload.tensors)
+    least, tensors, samples = policy.egress.min_count, dict(upload.tensors), upload.samples
     if len(labels) < least:
         raise UserError(f"egress.min-count is {least} here, of {len(labels)} training samples")
-    if policy.egress.samples != "exact" and any(
-        not t.is_floating_point() and name not in rows for name, t in tensors.items()
-    ):
-        raise UserError("an upload has whole numbers, and egress.samples is not exact here")
-    samples = size_told(policy, upload.samples) if weighs else upload.samples
     if "classes" in tensors:
         held = tensors["classes"]
         enough = torch.bincount(labels.cpu(), minlength=int(held.max()) + 1)[held.cpu()] >= least
@@ -108,13 +129,12 @@ def _limited(policy: Policy, said: Mapping[str, Any]) -> Config:
     """The fields of a reply that leave."""
     least, free = policy.egress.min_count, _free(policy)
     if HELD_OUT in said:
-        few = any(min(row["samples"], row["test"]) < least for row in json.loads(said[HELD_OUT]))
-        if few or not (free["samples"] and free["scores"]):
+        if not all(free[rule] for rule in ("scores", "losses", "samples", "class-counts")):
             raise UserError("an adaptation tells scores and samples, which egress rules withhold")
         return dict(said)
     without = {rule for rule in free if "partition_id" in said and not free[rule]}
-    free["scores"] &= not any(0 < said.get(part, 0) < least for part in ("validation", "test"))
-    free["class-counts"] &= free["scores"] and free["samples"] and least == 1
+    free["scores"] &= not any(said.get(part, least) < least for part in ("validation", "test"))
+    free["class-counts"] &= free["scores"]
     kept = Config()
     for name, value in said.items():
         rule = RULED.get(name, "")
@@ -123,31 +143,16 @@ def _limited(policy: Policy, said: Mapping[str, Any]) -> Config:
             continue
         without.add(rule)
         kept |= {name: _EMPTY[name]} if name in _EMPTY else {}
+    if "scores" in kept:
+        told = json.loads(str(kept["scores"]))
+        without |= {_rule_of(score) for score in told if not free[_rule_of(score)]}
+        kept["scores"] = json.dumps({n: v for n, v in told.items() if free[_rule_of(n)]})
     without.discard("")
-    return _coarse(policy, kept) | ({WITHHELD: json.dumps(sorted(without))} if without else {})
+    return kept | ({WITHHELD: json.dumps(sorted(without))} if without else {})
 
 
-def _coarse(policy: Policy, kept: Config) -> Config:
-    """Scores as they are of so many samples as are told: a share's digits tell its denominator. A
-    single class's go where a class may have too few."""
-    exact = (policy.egress.samples, policy.egress.class_counts) == ("exact", "each")
-    told = dict(kept)
-    if policy.egress.min_count > 1 and "scores" in kept:
-        scores = json.loads(str(kept["scores"]))
-        told["scores"] = json.dumps({n: v for n, v in scores.items() if SENSITIVITY not in n})
-    if exact or "test" not in kept:
-        return told
-    for part in ("validation", "test"):
-        size = size_told(policy, was := int(kept[part]))
-        told[part] = size
-        told[f"{part}_correct"] = round(int(kept[f"{part}_correct"]) * size / max(1, was))
-    of = max(1, int(told["test"]))
-    for name in ("scores", "other_accuracies"):
-        if name in told:
-            values = json.loads(str(told[name]))
-            told[name] = json.dumps({n: round(v * of) / of for n, v in values.items()})
-    return told
-
-
-def _nearest(size: int, step: int) -> int:
-    return max(1, round(size / step)) * step if size else 0
+def _rule_of(score: str) -> str:
+    """The rule by which a score beside accuracy is withheld."""
+    if is_by_class(score):
+        return "class-counts"
+    return "losses" if score.removeprefix(VALIDATION) == log_loss.__name__ else "scores"

@@ -3,6 +3,7 @@ with the hash of the line before, so that a line that was changed or taken out i
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -32,13 +33,14 @@ class Log:
         """On disk when it returns. Raises OSError, and leaves the log as it was: nothing may leave
         that is not in it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{self.path}.lock"), self.path.open("ab") as stream:
+        with FileLock(f"{self.path}.lock"), self.path.open("ab", buffering=0) as stream:
             end = stream.tell()
             line = {"time": round(time.time(), 3), **entry, "before": self._last()}
             line["hash"] = _hash(line)
             try:
-                stream.write(json.dumps(line).encode() + b"\n")
-                stream.flush()
+                blob = json.dumps(line).encode() + b"\n"
+                if stream.write(blob) != len(blob):  # what is left in a buffer would follow later
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.fsync(stream.fileno())
             except OSError:
                 os.ftruncate(stream.fileno(), end)

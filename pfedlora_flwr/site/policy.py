@@ -40,12 +40,12 @@ class Egress(Section):
         "each", "scores: mean, in a masked sum alone; none", choices=("none", "mean", "each")
     )
     samples: str = key(
-        "exact", "n_k and sizes of parts, as told", choices=("exact", "rounded", "capped")
+        "exact", "samples of a part that take part", choices=("exact", "rounded", "capped")
     )
     class_counts: str = key(
         "each", "samples of each class, rounded up or not", choices=("none", "rounded", "each")
     )
-    step: int = key(10, "what `rounded` rounds to", low=2)
+    step: int = key(10, "what `rounded` rounds to: samples down, counts of classes up", low=2)
     cap: int | None = key(None, "the most that `capped` tells", low=1)
     min_count: int = key(1, "the fewest samples of a count, a score or a class's row", low=1)
     feature_names: bool = key(True, "whether a table's column names leave")
@@ -76,6 +76,7 @@ class Policy(Section):
     adapt: bool = key(True, "whether models are adapted for held-out clients")
     evaluate: bool = key(True, "whether models are evaluated outside a visit")
     audit: bool = key(True, "whether the server may keep uploads (audit.uploads)")
+    keep_uploads: int = key(0, "visits of a run whose uploads stay here for site audit", low=0)
     egress: Egress = Egress()
     file: str = ""
     sha256: str = ""
@@ -141,7 +142,7 @@ class Policy(Section):
 
     def contradictions(self) -> Iterator[str]:
         """Rules of which no run keeps both, a line each."""
-        out, both = self.egress, (self.egress.samples, self.egress.class_counts)
+        out = self.egress
         hours = _HOURS.fullmatch(self.hours or "0-1")
         if not hours or int(hours[1]) == int(hours[2]) % 24:
             yield f"hours is {self.hours!r}; allowed: two different hours such as 20-6, or nothing"
@@ -149,11 +150,6 @@ class Policy(Section):
             yield "dp is record and secagg is required, and no run has both: choose one"
         if out.scores == "none" and self.masked:
             yield "egress.scores is none and secagg is required, whose sums hold scores: set mean"
-        if "exact" != both[0] != both[1] != "none":
-            yield (
-                f"egress.samples is {both[0]} and egress.class-counts is {both[1]}, whose sum n_k"
-                " is: set egress.class-counts to none"
-            )
         if out.samples == "capped" and out.cap is None:
             yield "egress.samples is capped without egress.cap"
 
@@ -177,8 +173,16 @@ class Policy(Section):
                 yield f"models here are {self.models.text}, and this run's are {others[0]}"
         if self.rounds and e.rounds > self.rounds:
             yield f"rounds is {self.rounds} here, and {e.rounds} in this run"
-        if not self.audit and config.execution.audit_uploads:
-            yield "audit is false here, and audit.uploads is true in this run"
+        if not self.audit:
+            keeps = {
+                "audit.uploads is true": config.execution.audit_uploads,
+                "sharing is none": e.state_per_client,
+                "aggregation is krum": e.aggregation == "krum",
+                "a round has one client": e.sampled == 1,
+            }
+            yield from (
+                f"audit is false here, and {k} in this run" for k, on in keeps.items() if on
+            )
         if kind == "evaluate" and not (self.adapt if asked.get("adapt") else self.evaluate):
             yield f"{'adapt' if asked.get('adapt') else 'evaluate'} is false here"
         if self.egress.scores == "none" and e.secagg.enabled:
@@ -186,12 +190,16 @@ class Policy(Section):
         rows = registry.find(e.method).rows_sent(e)
         if "counts" in rows and self.egress.class_counts == "none":
             yield "egress.class-counts is none here, and this run's uploads tell them"
-        exact = (self.egress.samples, self.egress.class_counts) == ("exact", "each")
         if rows and "classes" not in rows:
             if self.egress.min_count > 1:
                 yield "egress.min-count is set here, and this run's uploads mix all classes"
-            if "sums" in rows and not exact:
+            if "sums" in rows and self.egress.class_counts != "each":
                 yield "this run's uploads are exact sums, and egress rules round them"
+            if "sums" in rows and self.egress.scores != "each" and not e.secagg.enabled:
+                yield f"egress.scores is {self.egress.scores} here, and this run sends some"
+        shares = (e.partition.share, e.partition.samples_per_client)
+        if self.egress.samples != "exact" and shares != (1, None):
+            yield "egress.samples is not exact here, and shares of the samples tell their number"
 
     def _of_dp(self, config: RunConfig) -> Iterator[str]:
         e, wanted = config.experiment, "epsilon-cap" if self.dp == "any" else "dp"

@@ -150,6 +150,7 @@ TITLES = {
 BESIDE_ACCURACY = tuple(name for name in SCORES if name != "accuracy")
 OF_DECISIONS = ("balanced_accuracy", "macro_f1")
 """Those beside accuracy that the predicted classes alone make: they are always there."""
+_BY_CLASS = (*OF_DECISIONS, "auroc", "average_precision")
 SENSITIVITY = "sensitivity@"
 SMALLER_IS_BETTER = frozenset({"log_loss", "ece"})
 
@@ -171,6 +172,12 @@ def is_score(name: Any) -> bool:
     """Whether a line's field is a score of an evaluation beside its accuracies."""
     name = str(name).removeprefix(VALIDATION)
     return name in BESIDE_ACCURACY or name.startswith(SENSITIVITY)
+
+
+def is_by_class(name: str) -> bool:
+    """Whether a score weighs each class alike, so that it moves by 1/(classes · n_c)."""
+    name = name.removeprefix(VALIDATION)
+    return name.startswith(SENSITIVITY) or name in _BY_CLASS
 
 
 def worth(score: str, value: float | None) -> float:

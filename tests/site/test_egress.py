@@ -24,6 +24,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.site import egress
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
+from pfedlora_flwr.site.policy import Egress, Policy
 from tests.models.bases import base
 from tests.plain import LORA
 
@@ -46,6 +47,7 @@ KEYS: dict[str, Any] = {
 ALWAYS = {
     *("round", "client", "names", "model", "worker", "node", "lost", "seconds", "model_sha256"),
     *("partition_id", "partition", "classes", "name", "base", "data", "withheld", "error"),
+    *("flops_by_phase", "epsilon"),  # of the samples that take part
 }
 SCORES = {
     *("validation", "validation_correct", "test", "test_correct", "scores"),
@@ -68,12 +70,10 @@ OPEN: Rules = {
 
 def some_rules(draw: random.Random) -> Rules:
     """A policy that holds, drawn."""
-    samples = draw.choice(["exact", "rounded", "capped"])
-    counts = {"exact": ["none", "rounded", "each"], "rounded": ["none", "rounded"]}
     return {
         "scores": draw.choice(["none", "mean", "each"]),
-        "samples": samples,
-        "class-counts": draw.choice(counts.get(samples, ["none"])),
+        "samples": draw.choice(["exact", "rounded", "capped"]),
+        "class-counts": draw.choice(["none", "rounded", "each"]),
         "step": draw.choice([7, 10, 25]),
         "cap": draw.choice([5, 20]),
         "min-count": draw.choice([1, 1, 5, 12, 30]),
@@ -108,29 +108,26 @@ def federate(
     return seen
 
 
-def wrong_in(reply: Message, rules: Rules, site: Site, e: Any) -> Iterator[str]:
-    """What a reply tells that the rules forbid."""
+def wrong_in(reply: Message, rules: Rules, site: Site, e: Any, client: int) -> Iterator[str]:
+    """What a client's reply tells that the rules forbid."""
     if reply.has_error():
         yield from [] if reply.error.reason == NEUTRAL else [f"a line: {reply.error.reason}"]
         return
-    content, least = reply.content, rules["min-count"]
-    labels = site.dataset.labels[site.split.train]
-    held, n = np.bincount(labels, minlength=10), len(labels)
-    sizes = {"validation": len(site.split.validation), "test": len(site.split.test)}
-    step, exact = rules["step"], rules["samples"] == "exact"
+    content, least, split = reply.content, rules["min-count"], site.split
+    step, by_class = rules["step"], rules["class-counts"] == "each" and least == 1
 
-    def told(size: int) -> set[int]:
-        near = {size // step * step, -(-size // step) * step} - ({0} if size else set())
-        capped = {min(size, rules["cap"])}
-        return {"exact": {size}, "rounded": near, "capped": capped}[rules["samples"]]
+    def told(size: int) -> int:
+        whole = {"rounded": size // step * step, "capped": min(size, rules["cap"])}
+        return whole.get(rules["samples"], size)
 
+    n = told(len(split.train))
+    sizes = {"validation": told(len(split.validation)), "test": told(len(split.test))}
+    taken = egress.taking_part(Policy(file="a", egress=Egress.of(rules)), site, e.seed, client)
+    held = np.bincount(site.dataset.labels[taken.split.train], minlength=10)
     said = wire.told_in(content) or {}
-    allowed = ALWAYS | ({"loss", "losses"} if rules["losses"] and exact else set())
-    allowed |= {"flops_by_phase", "epsilon"} if exact else set()
+    allowed = ALWAYS | ({"loss", "losses"} if rules["losses"] else set())
     if rules["scores"] == "each" and min(sizes.values()) >= least:
-        allowed |= SCORES
-        if exact and rules["class-counts"] == "each" and least == 1:
-            allowed |= {"confusion"}
+        allowed |= SCORES | ({"confusion"} if by_class else set())
     if rules["feature-names"] or said.get("columns") == "[]":
         allowed |= {"columns"}
     if said.get("other_accuracies") == "{}":
@@ -139,26 +136,21 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any) -> Iterator[str]:
     if "error" in said and said["error"] != NEUTRAL:
         yield f"a line: {said['error']}"
     for part, size in sizes.items():
-        if said.get(part, size) not in told(size) | {size} and part in said:
+        if said.get(part, size) != size:
             yield f"{part} is {said[part]}"
-        if part in said and not exact and said[part] == size and size not in told(size):
-            yield f"{part} is exact"
-    scores = json.loads(said.get("scores", "{}"))
-    if (not exact or rules["class-counts"] != "each") and "test" in said:
-        for name, value in scores.items():
-            if abs(value * said["test"] - round(value * said["test"])) > 1e-6:
-                yield f"{name} has the digits of another denominator"
-    if least > 1 and any("sensitivity" in name for name in scores):
-        yield "a class's score"
+    for name in json.loads(said.get("scores", "{}")):
+        if not by_class and not name.endswith(("log_loss", "ece")):
+            yield f"the score {name}"
+        if not rules["losses"] and name.endswith("log_loss"):
+            yield f"the loss {name}"
     for name, record in content.metric_records.items():
         if "num_examples" in name and (count := int(record["num_examples"])):
             if "evaluate" in name and count != said.get("test"):
                 yield f"the size {count} of its test part"
             if "fitres" in name and not (e.secagg.enabled or e.dp.of_users):
-                tensors = tensors_of(content)
-                rounded = -(-held[held >= least] // step) * step
-                sums = {int(held[held >= least].sum()), int(rounded.sum())}
-                free = sums if "counts" in tensors else told(n)
+                told_of = held[held >= least]
+                sums = {int(told_of.sum()), int((-(-told_of // step) * step).sum())}
+                free = sums if "counts" in tensors_of(content) else {n}
                 if count not in free or n < least:
                     yield f"n_k is {count}"
     tensors = tensors_of(content)
@@ -170,6 +162,8 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any) -> Iterator[str]:
             yield "counts of classes"
     if any(name in tensors for name in ("sums", "label")) and least > 1:
         yield "what mixes all classes"
+    if "right" in tensors and rules["scores"] != "each" and not e.secagg.enabled:
+        yield "validation samples that a candidate gets right"
 
 
 def tensors_of(content: RecordDict) -> dict[str, Any]:
@@ -188,7 +182,7 @@ def all_wrong(folder: Path, rules: list[Rules], keys: Mapping[str, Any]) -> list
     e = config.run_config({**KEYS, **keys}).experiment
     sites = [Site.find(e, k, {}) for k in range(len(rules))]
     assert {reply.metadata.message_type for _, reply in seen} >= {"get_properties"}
-    return [w for k, reply in seen if rules[k] for w in wrong_in(reply, rules[k], sites[k], e)]
+    return [w for k, reply in seen if rules[k] for w in wrong_in(reply, rules[k], sites[k], e, k)]
 
 
 OPTIONS = {"fedmrl": {"fedmrl.representation-dim": 8}}
@@ -227,10 +221,13 @@ def test_nothing_leaves_a_site_that_its_policy_does_not_allow(name: str, tmp_pat
 MUTANTS: dict[str, tuple[Rules, dict[str, Any], str]] = {
     "scores": ({"scores": "none"}, {"method": "fedavg"}, "the field test"),
     "confusion": ({"class-counts": "none"}, SETTINGS["scores by class"], "the field confusion"),
-    "a class": ({"min-count": 2}, SETTINGS["scores by class"], "a class's score"),
+    "a class": ({"min-count": 2}, SETTINGS["scores by class"], "the score sensitivity@7"),
+    "all classes": ({"class-counts": "none"}, {"method": "fedavg"}, "the score balanced_accuracy"),
     "losses": ({"losses": False}, {"method": "fedavg"}, "the field loss"),
-    "samples": ({"samples": "rounded", "class-counts": "none"}, {"method": "fedavg"}, "n_k is"),
-    "cap": ({"samples": "capped", "class-counts": "none"}, {"method": "fedavg"}, "n_k is"),
+    "samples": ({"samples": "rounded"}, {"method": "fedavg"}, "n_k is"),
+    "cap": ({"samples": "capped"}, {"method": "fedavg"}, "n_k is"),
+    "log-loss": ({"losses": False}, {"method": "fedavg"}, "the loss log_loss"),
+    "candidates": ({"scores": "none"}, {"method": "fedridge"}, "validation samples that"),
     "counts": ({"class-counts": "rounded"}, {"method": "fedproto"}, "counts of classes"),
     "no counts": ({"class-counts": "none"}, {"method": "fedproto"}, "counts of classes"),
     "rows": ({"min-count": 12}, {"method": "fedgh"}, "rows of the classes"),
@@ -248,8 +245,9 @@ def test_each_rule_switched_off_turns_the_property_red(
     assert all_wrong(tmp_path / "with", rules, keys) == []
     monkeypatch.setattr(egress, "_limited", lambda policy, said: dict(said))
     monkeypatch.setattr(
-        "pfedlora_flwr.federation.client.limited_upload", lambda p, upload, *_, **__: upload
+        "pfedlora_flwr.federation.client.limited_upload", lambda p, upload, *_: upload
     )
+    monkeypatch.setattr("pfedlora_flwr.federation.client.taking_part", lambda p, site, *_: site)
     monkeypatch.setattr("pfedlora_flwr.site.policy.Policy.objections", lambda *_: iter(()))
     assert any(found.startswith(line) for found in all_wrong(tmp_path / "without", rules, keys))
 
@@ -270,7 +268,7 @@ def test_a_run_goes_on_without_what_some_sites_withhold_and_says_so(
         ("losses",),
         ("losses", "scores"),
     }
-    line = "client 0 keeps something back by its site's policy: mean losses go without it; means,"
+    line = "client 0 keeps something back by its site's policy: mean losses and"
     assert line in caplog.text
     entries = [*Log(tmp_path / "0").lines()]
     assert [entry["method"] for entry in entries] == ["fedavg"] * len(entries)
