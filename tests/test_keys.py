@@ -47,7 +47,7 @@ def test_a_wrong_value_is_a_line_with_the_key_the_value_and_what_is_allowed(key:
             key.parse(value)
         said, allowed = str(refused.value).split("; allowed: ", 1)
         number = key.kind is float and type(value) is int
-        shown = repr(float(value) if number else value)  # type: ignore[arg-type]
+        shown = repr(float(value) if number else value)
         assert said == f"{key.name} is {shown if len(shown) <= 80 else shown[:77] + '...'}"
         assert "\n" not in allowed
         assert allowed.startswith("auto, or ") == key.auto

@@ -221,6 +221,7 @@ representation-norm=layer train=lora → train is 'lora'; allowed with represent
 normalise=model → normalise is model, and model 'cnn1' has no weights of which the library says how
 partition.kind=natural → partition.kind is natural, and digits has no owners of samples
 partition.classes-per-client=11 → partition.classes-per-client is 11; allowed: 1 to 10
+partition.last=10 → partition.last is 10; allowed: 0 to 9, of clients
 clients=100 dataset=synthetic:1000 partition.kind=dirichlet partition.alpha=0.1 → raise alpha or
     use fewer clients
 classes=3 → classes is 3; allowed: auto, or 10, which dataset 'digits' has
@@ -795,6 +796,7 @@ models=broken_needs:X → ModuleNotFoundError: No module named 'no_such_package'
 models=broken_bytes:X → SyntaxError: source code string cannot contain null bytes
 models=os:path → model 'os:path': TypeError: 'module' object is not callable
 models=torch.nn:Linear → missing 1 required positional argument
+models=torch.nn:Identity → its forward gives [2, 3, 32, 32] for 2 images, expected logits, [2, 10]
 method=nowhere:Thing → module 'nowhere' cannot be imported
 method=json:JSONDecoder → expected a subclass of pfedlora_flwr.methods.method.Method
 method=broken_exits:X → method 'broken_exits:X': SystemExit: 3, at broken_exits.py:2

@@ -30,8 +30,8 @@ WIDTHS = {"fd": 10, "fedproto": 16, "fedssa": 17, "fedgh": 16, "fedtgp": 16, "fe
 """Methods that report a row a class, and its length."""
 TRAINED_THERE = ("fedgh", "fedtgp", "fedre", "fedorgp")
 """Methods whose server trains, on the uploads in the order in which it is given them."""
-EQUATIONS = ("fedgh", "fedmrl", "fedorgp", "fedre", "fedssa", "fedtgp")
-EQUATIONS += ("pfedafm", "pfedes", "pfedmoe")
+EQUATIONS = ["fedgh", "fedmrl", "fedorgp", "fedre", "fedssa", "fedtgp"]
+EQUATIONS += ["pfedafm", "pfedes", "pfedmoe"]
 """Files with a slow loop, `difference`, and the terms in which it can be `WRONG`."""
 
 
