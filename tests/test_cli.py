@@ -158,7 +158,8 @@ def test_exit_codes_of_what_came_of_a_run() -> None:
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
 
     def code(status: str, error: str, **more: Any) -> int:
-        return conclude({"status": status, "error": error, **more}, "here", out, err, "again")
+        result: Any = {"status": status, "error": error, **more}
+        return conclude(result, "here", out, err, "again")
 
     assert code("failed", "no") == 1
     assert code("failed", "no", rounds=3, resumable=True) == 1
