@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(
                 f"without a mark, and computes for {told['seconds']:.1f} s: {report.nodeid}"
             )
+
+
+def needs(*libraries: str) -> pytest.MarkDecorator:
+    """Skips where one of these is not installed, without importing it."""
+    lacking = [name for name in libraries if find_spec(name) is None]
+    return pytest.mark.skipif(bool(lacking), reason=f"needs {', '.join(lacking)}")
+
+
+class Lazily:
+    """A library, imported when something of it is asked for: collecting tests needs none of it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, member: str) -> Any:
+        if member.startswith(("_", "pytest")):  # by which pytest looks at all that a module has
+            raise AttributeError(member)
+        return getattr(import_module(self._name), member)
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

@@ -577,13 +577,10 @@ def test_what_cannot_be_adapted_is_refused_in_a_line(
     ("keys", "told"),
     [
         ({"clients-held-out": 10}, "clients-held-out is 10; allowed: at most 9"),
-        ({"clients-held-out": -1}, "clients-held-out is -1; allowed: an integer ≥ 0"),
         ({"clients-held-out": 2, "sharing": "none"}, "allowed with it: mean, start"),
         ({"clients-held-out": 2, "secagg.enabled": True}, "secagg.enabled, too"),
-        ({"held-out.samples": "5,x"}, "'x' is none"),
         ({"held-out.samples": "1"}, "'1' is none"),
         ({"held-out.samples": "5,5"}, "each number once"),
-        ({"held-out.rounds": 0}, "held-out.rounds is 0; allowed: an integer ≥ 1"),
     ],
 )
 def test_keys_that_do_not_fit_are_refused_in_a_line(keys: dict[str, object], told: str) -> None:

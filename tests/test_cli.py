@@ -15,6 +15,7 @@ from functools import reduce
 from importlib.metadata import PackageNotFoundError
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -155,44 +156,16 @@ def test_doctor_of_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPat
 
 def test_exit_codes_of_what_came_of_a_run() -> None:
     out, err = Console(quiet=True), Console(file=(said := io.StringIO()), width=200)
-    stopped = {
-        "status": "stopped",
-        "error": "stopped by the user",
-        "rounds": 3,
-        "stopped_by": "user",
-    }
-    assert conclude({"status": "failed", "error": "no"}, "here", out, err, "again") == 1
-    assert (
-        conclude(
-            {"status": "failed", "error": "no", "rounds": 3, "resumable": True},
-            "here",
-            out,
-            err,
-            "again",
-        )
-        == 1
-    )
-    assert conclude(stopped, "here", out, err, "again") == 130
-    assert (
-        conclude(
-            {"status": "stopped", "error": "stopped by SIGTERM", "stopped_by": "system"},
-            "here",
-            out,
-            err,
-            "again",
-        )
-        == 75
-    )
-    assert (
-        conclude(
-            {"status": "failed", "error": "a bug", "rounds": 3, "resumable": False},
-            "here",
-            out,
-            err,
-            "again",
-        )
-        == 1
-    )
+
+    def code(status: str, error: str, **more: Any) -> int:
+        result: Any = {"status": status, "error": error, **more}
+        return conclude(result, "here", out, err, "again")
+
+    assert code("failed", "no") == 1
+    assert code("failed", "no", rounds=3, resumable=True) == 1
+    assert code("stopped", "stopped by the user", rounds=3, stopped_by="user") == 130
+    assert code("stopped", "stopped by SIGTERM", stopped_by="system") == 75
+    assert code("failed", "a bug", rounds=3, resumable=False) == 1
     assert said.getvalue().splitlines() == [
         "failed: no",
         "failed after round 3: no",
@@ -294,18 +267,8 @@ def test_keys_with_which_masked_rounds_fail_are_named_before_a_run_is_submitted(
 def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(
     site: Path, pfedlora: Call
 ) -> None:
-    words = [
-        "run",
-        "--superlink",
-        "site",
-        "--resume",
-        "-o",
-        "output=/x",
-        "-o",
-        "rounds=9",
-        "-o",
-        "max-hours=1",
-    ]
+    keys = ("output=/x", "rounds=9", "max-hours=1")
+    words = ["run", "--superlink", "site", "--resume", *(w for key in keys for w in ("-o", key))]
     code, _, err = pfedlora(*words)
     config = run_config(
         tomllib.loads((site / "submitted.toml").read_text())["tool"]["flwr"]["app"]["config"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,6 +59,67 @@ def conf(folder: Path, text: str) -> Path:
     path = folder / "conf.yaml"
     path.write_text(text)
     return path
+
+
+def console() -> Console:
+    """One that keeps what it is given."""
+    return Console(record=True, width=200, file=io.StringIO())
+
+
+class Made:
+    """Runs that are made and not trained, with round numbers.
+
+    began: where, as they began. instead: by method and seed, what is otherwise in a result; a run
+    that failed leaves nothing."""
+
+    def __init__(self) -> None:
+        self.began: list[Path] = []
+        self.instead: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def execute(self, config: RunConfig, show: executing.Show, say: Say, *, engine: str) -> Any:
+        e, output = config.experiment, Path(config.execution.output)
+        self.began.append(output)
+        changed = self.instead.get((e.method, e.seed), {})
+        if changed.get("status") == "failed":
+            return changed
+        show(None, SoFar())
+        own = {"mu": e.options.mu} if e.method == "pfedlora" else {}
+        if not output.exists():
+            make_run(output, [0.1, 0.2, 0.3], [0.5] * 4, method=e.method, seed=e.seed, **own)
+        result = json.loads((output / "result.json").read_text()) | changed
+        (output / "result.json").write_text(json.dumps(result))
+        return result
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Made:
+    found = Made()
+    monkeypatch.setattr(executing, "execute", found.execute)
+    return found
+
+
+def begun(cli: Cli, *options: str, runs: Sequence[RunDirectory]) -> subprocess.Popen[str]:
+    """`compare conf.yaml` in the background, when each of these has had its second round."""
+    process = subprocess.Popen(
+        cli.command("compare", "conf.yaml", *options),
+        env=cli.environment,
+        cwd=cli.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 150
+    while not all(run.checkpoints.rounds()[-1:] > [1] for run in runs):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.02)
+    return process
+
+
+def both(cli: Cli) -> list[RunDirectory]:
+    """The runs of SMALL."""
+    names = ("standalone", "pfedlora")
+    return [RunDirectory(cli.folder / "runs" / "conf" / name / "seed-0") for name in names]
 
 
 def test_a_file_says_methods_scenarios_and_seeds(tmp_path: Path) -> None:
@@ -407,7 +469,7 @@ def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:
 def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> None:
     whole = Comparison.load(conf(tmp_path, BASIC))
     work = Work(whole, tmp_path / "runs")
-    out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
+    out = console()
     assert compare(whole, work.output, out, out, dry_run=True) == 0
     assert not work.output.exists()
     text = out.export_text()
@@ -457,7 +519,7 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
         *(("start", method) for method in ("standalone", "fd", "fedproto")),
     ]
     assert Plan.read(work.output) == whole.plan()
-    out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
+    out = console()
     assert compare(whole, work.output, out, out, dry_run=True) == 0
     said = out.export_text()
     assert "pfedlora, sharing=none, seed 0: not run; about" in said
@@ -526,86 +588,29 @@ def test_killed_midway_and_started_again_it_repeats_no_round_and_ends_with_the_s
     cli: Cli,
 ) -> None:
     conf(cli.folder, SMALL)
-    output = cli.folder / "runs" / "conf"
-    first, second = output / "standalone" / "seed-0", output / "pfedlora" / "seed-0"
-    process = subprocess.Popen(
-        cli.command("compare", "conf.yaml", "--jobs", "1"),
-        env=cli.environment,
-        cwd=cli.folder,
-        stdout=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 150
-    while not (second / "server" / "round-000002.checkpoint").exists():
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.02)
+    first, second = both(cli)
+    process = begun(cli, "--jobs", "1", runs=[second])
     process.kill()
-    process.wait()
-    completed = (first / "result.json").stat().st_mtime_ns
-    assert not (second / "result.json").exists()
+    process.communicate(timeout=60)
+    completed = first.result_file.stat().st_mtime_ns
+    assert not second.result_file.exists()
 
     again = cli("compare", "conf.yaml", "--jobs", "2")
     assert again.code == 0, again.stderr
     assert "2 of 2: pfedlora, seed 0: accuracy" in again.stdout
-    assert (first / "result.json").stat().st_mtime_ns == completed
-    rounds = [json.loads(line) for line in (second / "rounds.jsonl").read_text().splitlines()]
-    assert [row["round"] for row in rounds] == list(range(9))
-    visits = [
-        json.loads(line)["round"] for line in (second / "clients.jsonl").read_text().splitlines()
-    ]
-    assert visits == [r for r in range(1, 9) for _ in range(2)]
-    assert {path.name for path in (second / "clients" / "0").iterdir()} == {
-        "about.json",
-        "round-000008.safetensors",
-    }
-    assert (output / "report" / "report.html").exists()
+    assert first.result_file.stat().st_mtime_ns == completed
+    assert [row["round"] for row in second.rounds()] == [*range(9)]
+    assert [row["round"] for row in second.visits()] == [r for r in range(1, 9) for _ in range(2)]
+    kept = {path.name for path in (second.clients / "0").iterdir()}
+    assert kept == {"about.json", "round-000008.safetensors"}
+    assert (cli.folder / "runs" / "conf" / "report" / "report.html").exists()
 
-    keys = {
-        "method": "pfedlora",
-        "clients": 2,
-        "rounds": 8,
-        "dataset": "synthetic:400",
-        "models": "cnn5",
-        "batch-size": 16,
-        "partition.kind": "iid",
-    }
-    ours, theirs = (
-        json.loads((second / "result.json").read_text()),
-        run_locally(cli.folder / "undisturbed", keys).result,
-    )
+    keys = {"method": "pfedlora", "clients": 2, "rounds": 8, "dataset": "synthetic:400"}
+    keys |= {"models": "cnn5", "batch-size": 16, "partition.kind": "iid"}
+    theirs = run_locally(cli.folder / "undisturbed", keys).result
+    ours: Any = second.result()
     for name in ("accuracy", "per_client", "shared_sha256", "models_sha256", "partition", "flops"):
         assert ours[name] == theirs[name], name
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("here", "no_figures")
-def test_several_runs_at_once_end_when_the_command_is_killed_and_go_on_when_it_is_started_again(
-    cli: Cli, pfedlora: Call
-) -> None:
-    conf(cli.folder, SMALL.replace("rounds: 8", "rounds: 20"))  # the first still goes on
-    command = cli.command("compare", "conf.yaml", "--jobs", "2")
-    process = subprocess.Popen(
-        command, env=cli.environment, cwd=cli.folder, stdout=subprocess.DEVNULL
-    )
-    runs = [
-        RunDirectory(cli.folder / "runs" / "conf" / method / "seed-0")
-        for method in ("standalone", "pfedlora")
-    ]
-    deadline = time.monotonic() + 150
-    while not all(run.checkpoints.rounds()[-1:] > [1] for run in runs):  # both go on
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.02)
-    assert len(cli.processes()) == 5  # two workers, and a run in each
-    process.kill()
-    process.wait()
-    while cli.processes():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    code, _, err = pfedlora("compare", "conf.yaml", "--jobs", "2")
-    assert code == 0, err
-    for run in runs:
-        assert [row["round"] for row in run.rounds()] == list(range(21))
 
 
 @pytest.mark.slow
@@ -614,22 +619,8 @@ def test_a_worker_that_dies_is_replaced_and_its_run_is_named_and_goes_on_with_th
     cli: Cli, pfedlora: Call
 ) -> None:
     conf(cli.folder, SMALL.replace("rounds: 8", "rounds: 12"))
-    output = cli.folder / "runs" / "conf"
-    first, second = (
-        RunDirectory(output / method / "seed-0") for method in ("standalone", "pfedlora")
-    )
-    process = subprocess.Popen(
-        cli.command("compare", "conf.yaml", "--jobs", "1"),
-        env=cli.environment,
-        cwd=cli.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    deadline = time.monotonic() + 150
-    while not first.checkpoints.rounds()[-1:] > [1]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    first, second = both(cli)
+    process = begun(cli, "--jobs", "1", runs=[first])
     [worker] = psutil.Process(process.pid).children()
     worker.kill()
     out, err = process.communicate(timeout=150)
@@ -646,21 +637,9 @@ def test_a_worker_that_dies_is_replaced_and_its_run_is_named_and_goes_on_with_th
 @pytest.mark.slow
 def test_ctrl_c_stops_every_run_and_the_same_command_goes_on(cli: Cli) -> None:
     conf(cli.folder, SMALL.replace("rounds: 8", "rounds: 100"))  # none is done before it
-    process = subprocess.Popen(
-        cli.command("compare", "conf.yaml", "--jobs", "2"),
-        env=cli.environment,
-        cwd=cli.folder,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    runs = [
-        RunDirectory(cli.folder / "runs" / "conf" / method / "seed-0")
-        for method in ("standalone", "pfedlora")
-    ]
-    deadline = time.monotonic() + 150
-    while not all(run.checkpoints.rounds()[-1:] > [1] for run in runs):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    runs = both(cli)
+    process = begun(cli, "--jobs", "2", runs=runs)
+    assert len(cli.processes()) == 5  # two workers, and a run in each
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -710,16 +689,7 @@ def test_without_a_gpu_or_a_cluster_runs_go_through_workers_one_a_core(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
-def test_shards_divide_the_runs_and_the_last_one_reports(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def execute(config: RunConfig, show: executing.Show, say: Say, *, engine: str) -> Any:
-        e, output = config.experiment, Path(config.execution.output)
-        own = {"mu": e.options.mu} if e.method == "pfedlora" else {}
-        make_run(output, [0.1, 0.2, 0.3], [0.5] * 4, method=e.method, seed=e.seed, **own)
-        return RunDirectory(output).result()
-
-    monkeypatch.setattr(executing, "execute", execute)
+def test_shards_divide_the_runs_and_the_last_one_reports(tmp_path: Path, made: Made) -> None:
     whole = Comparison.load(
         conf(
             tmp_path,
@@ -741,7 +711,7 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
     }
     said = []
     for i in (1, 2):
-        out = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115 - the console keeps it
+        out = console()
         assert compare(whole, tmp_path / "runs", out, out, shard=f"{i}/2", **HERE) == 0
         said.append(out.export_text().splitlines()[-1])
     assert said == [
@@ -770,28 +740,10 @@ def test_shards_divide_the_runs_and_the_last_one_reports(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
-def test_a_failed_run_does_not_stop_the_others_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def execute(
-        config: RunConfig, show: executing.Show, say: Say, *, engine: str
-    ) -> dict[str, Any]:
-        experiment, output = config.experiment, Path(config.execution.output)
-        if experiment.method == "standalone" and experiment.seed == 0:
-            return {"status": "failed", "error": "no such luck"}
-        show(None, SoFar())
-        make_run(
-            output,
-            [0.1, 0.2, 0.3],
-            [0.5] * 4,
-            method=experiment.method,
-            seed=experiment.seed,
-        )
-        return json.loads((output / "result.json").read_text())
-
-    monkeypatch.setattr(executing, "execute", execute)
+def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, made: Made) -> None:
+    made.instead["standalone", 0] = {"status": "failed", "error": "no such luck"}
     whole = Comparison.load(conf(tmp_path, BASIC))
-    out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
+    out, err = console(), console()
     assert compare(whole, tmp_path / "runs", out, err, **HERE) == 1
     printed = out.export_text().splitlines()
     assert printed[0] == "1 of 4: standalone, seed 0: failed: no such luck"
@@ -809,30 +761,15 @@ def test_a_failed_run_does_not_stop_the_others_and_is_named(
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(("by", "ran", "code"), [("dp", 4, 0), ("observer", 5, 1)])
 def test_a_run_that_ends_by_its_own_affairs_does_not_stop_the_others(
-    by: str, ran: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    by: str, ran: int, code: int, tmp_path: Path, made: Made
 ) -> None:
-    began = []
-
-    def execute(
-        config: RunConfig, show: executing.Show, say: Say, *, engine: str
-    ) -> dict[str, Any]:
-        experiment, output = config.experiment, Path(config.execution.output)
-        began.append(output)
-        keys = {"method": experiment.method, "seed": experiment.seed}
-        if not output.exists():
-            make_run(output, [0.1, 0.2, 0.3], [0.5] * 4, **keys)
-        result: dict[str, Any] = json.loads((output / "result.json").read_text())
-        if keys == {"method": "standalone", "seed": 0}:
-            result |= {"status": "stopped", "error": "enough", "stopped_by": by}
-            (output / "result.json").write_text(json.dumps(result))
-        return result
-
-    monkeypatch.setattr(executing, "execute", execute)
+    stopped = {"status": "stopped", "error": "enough", "stopped_by": by}
+    made.instead["standalone", 0] = stopped
     whole = Comparison.load(conf(tmp_path, BASIC))
-    out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
+    out, err = console(), console()
     for _ in range(2):
         assert compare(whole, tmp_path / "runs", out, err, **HERE) == code
-    assert len(began) == ran, "what has no budget left is not tried again"
+    assert len(made.began) == ran, "what has no budget left is not tried again"
     assert out.export_text().startswith("1 of 4: standalone, seed 0: stopped: enough\n")
     report = (tmp_path / "runs" / "report" / "report.md").read_text()
     assert "| Standalone | 30.00 (1 of 2 seeds) |" in report
@@ -851,27 +788,15 @@ def test_a_long_scenario_has_a_name_that_fits() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made
 ) -> None:
-    def execute(config: RunConfig, show: executing.Show, say: Say, *, engine: str) -> Any:
-        experiment, output = config.experiment, Path(config.execution.output)
-        make_run(
-            output,
-            [0.1, 0.2, 0.3],
-            [0.5] * 4,
-            method=experiment.method,
-            seed=experiment.seed,
-        )
-        return RunDirectory(output).result()
-
     def warned(commit: str, **part: Any) -> str:
         for module in (comparing, directory):
             monkeypatch.setattr(module, "git_commit", lambda: commit)
-        out, err = (Console(record=True, width=200, file=open(os.devnull, "w")) for _ in range(2))  # noqa: SIM115 - the consoles keep them
+        out, err = console(), console()
         assert compare(whole, tmp_path / "runs", out, err, **part, **HERE) == 0
         return err.export_text()
 
-    monkeypatch.setattr(executing, "execute", execute)
     whole = Comparison.load(conf(tmp_path, BASIC))
     report = tmp_path / "runs" / "report" / "report.md"
     assert warned("0123456789abcdef", seeds=[0]) == ""

@@ -20,12 +20,12 @@ from pfedlora_flwr.ops.card import card
 from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
-from tests.conftest import run_locally
+from tests.conftest import Lazily, needs, run_locally
 from tests.models.bases import base
 from tests.plain import Plain
 
-timm = pytest.importorskip("timm")
-pytestmark = pytest.mark.slow
+timm = Lazily("timm")
+pytestmark = [needs("timm"), pytest.mark.slow]
 Call = Any
 
 

@@ -414,50 +414,36 @@ def record_of(message: Message) -> Record:
     return record
 
 
-SETTINGS = {
-    "a low threshold": (Key.THRESHOLD, 2, "the server sets threshold to 2, this node expects 3"),
-    "few shares": (Key.SHARE_NUMBER, 3, "the server sets share_num to 3, this node expects 4"),
-    "two clients": (
-        Key.SAMPLE_NUMBER,
-        2,
-        "the server sums 2 clients; a sum of fewer than 3 hides nobody",
-    ),
-    "fewer clients than are needed": (
-        Key.SAMPLE_NUMBER,
-        3,
-        "the server sums 3 clients; this run samples 4 and needs 4 of them",
-    ),
-    "more clients than are sampled": (
-        Key.SAMPLE_NUMBER,
-        5,
-        "the server sums 5 clients; this run samples 4 and needs 4 of them",
-    ),
-    "a foreign clip": (
-        Key.CLIPPING_RANGE,
-        8.0,
-        "the server sets clipping_range to 8.0, this node expects 1.0",
-    ),
-    "a foreign range": (
-        Key.TARGET_RANGE,
-        2**20,
-        "the server sets target_range to 1048576, this node expects 4194304",
-    ),
-    "a foreign modulus": (
-        Key.MOD_RANGE,
-        2**40,
-        "the server sets mod_range to 1099511627776, this node expects 4294967296",
-    ),
-    "a foreign weight": (
-        Key.MAX_WEIGHT,
-        1.0,
-        "the server sets max_weight to 1.0, this node expects 128.0",
-    ),
+EXPECTED = {
+    Key.THRESHOLD: (2, 3),
+    Key.SHARE_NUMBER: (3, 4),
+    Key.CLIPPING_RANGE: (8.0, 1.0),
+    Key.TARGET_RANGE: (2**20, 2**22),
+    Key.MOD_RANGE: (2**40, 2**32),
+    Key.MAX_WEIGHT: (1.0, 128.0),
 }
+"""By setting: a hostile server's, and the node's own."""
+SETTINGS = [
+    *(
+        (name, told, f"the server sets {name} to {told}, this node expects {own}")
+        for name, (told, own) in EXPECTED.items()
+    ),
+    (Key.SAMPLE_NUMBER, 2, "the server sums 2 clients; a sum of fewer than 3 hides nobody"),
+    *(
+        (
+            Key.SAMPLE_NUMBER,
+            n,
+            f"the server sums {n} clients; this run samples 4 and needs 4 of them",
+        )
+        for n in (3, 5)
+    ),
+]
 
 
-@pytest.mark.parametrize("sort", SETTINGS)
-def test_a_server_with_settings_of_its_own_is_refused_by_all(tmp_path: Path, sort: str) -> None:
-    name, value, line = SETTINGS[sort]
+@pytest.mark.parametrize(("name", "value", "line"), SETTINGS)
+def test_a_server_with_settings_of_its_own_is_refused_by_all(
+    tmp_path: Path, name: str, value: object, line: str
+) -> None:
     result, grid = federate(tmp_path / "run", down=setting(name, value))
     assert set(reasons(tmp_path / "run").values()) == {line}
     assert "0 of 4 clients are left, 4 are needed to unmask" in result["error"]

@@ -53,30 +53,6 @@ class Equal(Good):
     def forward(self, inputs):
         return self.head(torch.dropout(self.encoder(inputs), 0.5, self.training))
 
-class Differs(Good):
-    def forward(self, inputs):
-        return self.head(self.encoder(inputs - 0.5)).softmax(1)
-
-class NoLinear(Good):
-    def forward(self, inputs):
-        return inputs.flatten(1)[:, :10]
-
-class ForwardRaises(Good):
-    def forward(self, inputs):
-        raise RuntimeError("in forward")
-
-class ConstructorRaises(Good):
-    def __init__(self, classes):
-        raise RuntimeError("in the constructor")
-
-class EncoderRaises(Good):
-    def encoder(self, inputs):
-        return nn.functional.conv2d(inputs, torch.zeros(4, 1, 5, 5))
-
-class EncoderNone(Good):
-    def encoder(self, inputs):
-        return None
-
 class Late(Good):
     def encoder(self, inputs):
         if self.training:
@@ -93,25 +69,9 @@ class OtherHead(Good):
         super().__init__(classes)
         self.head = nn.Linear(20, 7)
 
-class Wide(Good):
-    def encoder(self, inputs):
-        return inputs.flatten(1)
-
-class Maps(Good):
-    def encoder(self, inputs):
-        return inputs
-
-class Double(Good):
-    def encoder(self, inputs):
-        return super().encoder(inputs).double()
-
 class NoSuper(nn.Module):
     def __init__(self, classes):
         self.head = nn.Linear(20, classes)
-
-class Nan(Good):
-    def encoder(self, inputs):
-        return super().encoder(inputs) * float("nan")
 
 class Lazy(Good):
     def __init__(self, classes):
@@ -129,6 +89,19 @@ def function(classes):
 
 value = 3
 """
+MODELS_OF_ONE_MEMBER = """
+Differs.forward(self, inputs): return self.head(self.encoder(inputs - 0.5)).softmax(1)
+NoLinear.forward(self, inputs): return inputs.flatten(1)[:, :10]
+ForwardRaises.forward(self, inputs): raise RuntimeError("in forward")
+ConstructorRaises.__init__(self, classes): raise RuntimeError("in the constructor")
+EncoderRaises.encoder(self, inputs): return nn.functional.conv2d(inputs, torch.zeros(4, 1, 5, 5))
+EncoderNone.encoder(self, inputs): return None
+Wide.encoder(self, inputs): return inputs.flatten(1)
+Maps.encoder(self, inputs): return inputs
+Double.encoder(self, inputs): return super().encoder(inputs).double()
+Nan.encoder(self, inputs): return super().encoder(inputs) * float("nan")
+"""
+"""Of subclasses of Good."""
 FUNCTIONS = """
 import numpy as np
 
@@ -166,55 +139,15 @@ from pfedlora_flwr.methods.method import Method, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.methods.standalone import Standalone
 
-class InitRaises(PFedLoRA):
-    def __init__(self, experiment, classes):
-        raise RuntimeError("in the constructor")
-
-class StateNone(PFedLoRA):
-    def state_init(self, seed):
-        return None
-
-class StateLists(PFedLoRA):
-    def state_init(self, seed):
-        return {"a": [1.0]}
-
-class Integers(PFedLoRA):
-    def state_init(self, seed):
-        return super().state_init(seed) | {"steps": torch.tensor([3])}
-
 class CheckRaises(PFedLoRA):
     @classmethod
     def check_experiment(cls, experiment):
         raise KeyError("in check_experiment")
 
-class PrivateNone(PFedLoRA):
-    def private_init(self, client, seed):
-        return None
-
-class DownloadRaises(PFedLoRA):
-    def download(self, state, client, round):
-        raise RuntimeError("in download")
-
-class DownloadNone(PFedLoRA):
-    def download(self, state, client, round):
-        return None
-
-class AggregateNone(PFedLoRA):
-    def aggregate(self, uploads, state, round):
-        return None
-
-class AggregateRaises(PFedLoRA):
-    def aggregate(self, uploads, state, round):
-        raise RuntimeError("in aggregate")
-
 class AggregateNan(PFedLoRA):
     def aggregate(self, uploads, state, round):
         factor = float("nan") if round == 2 else 1
         return {name: tensor * factor for name, tensor in state.items()}
-
-class AggregateOther(PFedLoRA):
-    def aggregate(self, uploads, state, round):
-        return {"foo": torch.zeros(3)}
 
 class AggregateKeeps(PFedLoRA):
     def aggregate(self, uploads, state, round):
@@ -234,33 +167,6 @@ class OptionsBare(PFedLoRA):
     class Options:
         rate = 1.0
 
-class LocalFloat(PFedLoRA):
-    def local_update(self, model, received, data, visit):
-        return Upload(received, 3.7)
-
-class LocalList(PFedLoRA):
-    def local_update(self, model, received, data, visit):
-        return Upload({"one": [1.0]}, len(data))
-
-class Grows(PFedLoRA):
-    averages = False
-    def aggregate(self, uploads, state, round):
-        return state | {f"table {round}": torch.zeros(round, 3)}
-    def download(self, state, client, round):
-        return {name: tensor for name, tensor in state.items() if "table" not in name}
-
-class LocalExits(PFedLoRA):
-    def local_update(self, model, received, data, visit):
-        sys.exit(5)
-
-class LocalImages(PFedLoRA):
-    def local_update(self, model, received, data, visit):
-        return Upload({}, len(data.images))
-
-class LocalNone(PFedLoRA):
-    def local_update(self, model, received, data, visit):
-        return None
-
 class LocalNan(PFedLoRA):
     def local_update(self, model, received, data, visit):
         return Upload({name: tensor * float("nan") for name, tensor in received.items()}, len(data))
@@ -269,17 +175,12 @@ class LocalOther(PFedLoRA):
     def local_update(self, model, received, data, visit):
         return Upload({"other": torch.zeros(2)}, len(data))
 
-class LocalCount(PFedLoRA):
-    def local_update(self, model, received, data, visit):
-        return Upload(dict(received), -1)
-
-class PredictShape(PFedLoRA):
-    def predictor(self, model):
-        return lambda inputs: torch.zeros(3, 3)
-
-class PredictRaises(PFedLoRA):
-    def predictor(self, model):
-        raise RuntimeError("in predictor")
+class Grows(PFedLoRA):
+    averages = False
+    def aggregate(self, uploads, state, round):
+        return state | {f"table {round}": torch.zeros(round, 3)}
+    def download(self, state, client, round):
+        return {name: tensor for name, tensor in state.items() if "table" not in name}
 
 class Abstract(Method):
     pass
@@ -302,6 +203,27 @@ class Options(PFedLoRA):
         strength: float = key(1.0, "how much", low=0)
         name: str = key("a", "a name")
 """
+METHODS_OF_ONE_MEMBER = """
+InitRaises.__init__(self, experiment, classes): raise RuntimeError("in the constructor")
+StateNone.state_init(self, seed): return None
+StateLists.state_init(self, seed): return {"a": [1.0]}
+Integers.state_init(self, seed): return super().state_init(seed) | {"steps": torch.tensor([3])}
+PrivateNone.private_init(self, client, seed): return None
+DownloadRaises.download(self, state, client, round): raise RuntimeError("in download")
+DownloadNone.download(self, state, client, round): return None
+AggregateNone.aggregate(self, uploads, state, round): return None
+AggregateRaises.aggregate(self, uploads, state, round): raise RuntimeError("in aggregate")
+AggregateOther.aggregate(self, uploads, state, round): return {"foo": torch.zeros(3)}
+LocalFloat.local_update(self, model, received, data, visit): return Upload(received, 3.7)
+LocalList.local_update(self, model, received, data, visit): return Upload({"one": [1.0]}, len(data))
+LocalExits.local_update(self, model, received, data, visit): sys.exit(5)
+LocalImages.local_update(self, model, received, data, visit): return Upload({}, len(data.images))
+LocalNone.local_update(self, model, received, data, visit): return None
+LocalCount.local_update(self, model, received, data, visit): return Upload(dict(received), -1)
+PredictShape.predictor(self, model): return lambda inputs: torch.zeros(3, 3)
+PredictRaises.predictor(self, model): raise RuntimeError("in predictor")
+"""
+"""Of subclasses of PFedLoRA."""
 BROKEN = {
     "broken_exits.py": "import sys\nsys.exit(3)\n",
     "broken_syntax.py": "x = 1\ndef f(:\n",
@@ -326,11 +248,20 @@ def files(**contents: str | bytes) -> Maker:
     return make
 
 
+def classes(base: str, members: str) -> str:
+    """The source of subclasses that differ by a member: `Class.member(…): statement`."""
+    lines = (line.partition(".") for line in members.strip().splitlines())
+    return "".join(f"class {name}({base}):\n    def {member}\n" for name, _, member in lines)
+
+
+MODELS += classes("Good", MODELS_OF_ONE_MEMBER)
+METHODS += classes("PFedLoRA", METHODS_OF_ONE_MEMBER)
+
+
 def own_code(folder: Path) -> None:
     """The modules above."""
-    for name, text in (
-        BROKEN | {"own_models.py": MODELS, "own_methods.py": METHODS, "own_data.py": FUNCTIONS}
-    ).items():
+    own = {"own_models.py": MODELS, "own_methods.py": METHODS, "own_data.py": FUNCTIONS}
+    for name, text in (BROKEN | own).items():
         (folder / name).write_text(text)
 
 

@@ -143,9 +143,9 @@ def decide(
     again += "" if output is None else f" --output {from_here(place)}"
     on = f" with superlink={superlink}" if superlink else ""
     least, most = min(sizes), max(sizes)
-    rows = f"{least}" if least == most else f"{least} to {most}"
+    held = f"{least}" if least == most else f"{least} to {most}"
     said = (
-        f"{data}: {sum(sizes)} rows, {rows} a site; about a tenth of a site's"
+        f"{data}: {sum(sizes)} rows, {held} a site; about a tenth of a site's"
         f" rows are its test part: {least // 10} rows at the smallest",
         f"methods: {' and '.join(references)} as references; {', '.join(methods)} ({why}), each"
         " with and without sharing",

@@ -26,11 +26,11 @@ from pfedlora_flwr.ops.card import card
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.loop import known_output
-from tests.conftest import run_locally
+from tests.conftest import needs, run_locally
 from tests.models.bases import base
 from tests.plain import make
 
-pytest.importorskip("timm")
+pytestmark = needs("timm")
 CPU = torch.device("cpu")
 
 

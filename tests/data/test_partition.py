@@ -14,7 +14,6 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.datasets import Dataset, load
 from pfedlora_flwr.data.partition import Partition, few, make_partition, split_8_1_1
 from pfedlora_flwr.data.source import Reading
-from pfedlora_flwr.errors import UserError
 from tests.grown import Grown
 
 
@@ -215,24 +214,3 @@ def test_any_client_can_take_the_last_number_with_the_rows_that_it_has() -> None
     for old, new in zip((*range(3), *range(4, 10), 3), after, strict=True):
         for part in ("train", "validation", "test"):
             assert np.array_equal(getattr(new, part), getattr(before[old], part))
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        ({"clients": 7}, "7 clients × 2 classes a client is not a multiple of the 10 classes"),
-        (
-            {"partition.classes-per-client": 11},
-            "partition.classes-per-client is 11; allowed: 1 to 10",
-        ),
-        ({"clients": 1000}, "clients is 1000"),
-        ({"partition.last": 10}, "partition.last is 10; allowed: 0 to 9, of clients"),
-        (
-            {"clients": 100, "partition.kind": "dirichlet", "partition.alpha": 0.01},
-            "partition.alpha is 0.01",
-        ),
-    ],
-)
-def test_impossible_partitions_are_one_clear_line(keys: dict[str, object], expected: str) -> None:
-    with pytest.raises(UserError, match=expected):
-        make_partition(from_flat(keys), load("digits"))

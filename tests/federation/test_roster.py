@@ -72,8 +72,8 @@ def client(number: int, partition: str = "p", **more: Any) -> dict[str, Any]:
     return said | {"wire": WIRE} | more
 
 
-def own(name: str, *classes: str, number: int = -1) -> dict[str, Any]:
-    return client(number, "own", name=name, classes=json.dumps(classes))
+def own(name: str, *classes: str, **more: Any) -> dict[str, Any]:
+    return client(-1, "own", name=name, classes=json.dumps(classes), **more)
 
 
 def roster(
@@ -115,14 +115,77 @@ def test_a_second_claimant_waits_until_the_first_is_gone(tmp_path: Path) -> None
     assert grid.asked == [10, 11, 12], "each node is asked once"
 
 
-def test_two_nodes_with_one_state_path_are_told_so(tmp_path: Path) -> None:
-    found, refused = roster(Grid(n10=own("a", "cat"), n11=own("a", "cat")), 2, tmp_path)
+LONG_NAMES = [f"a class with a long name, {k}" for k in range(40)]
+TABLES = ['["age", "weight"]', '["weight", "age"]', '["age", "weight"]', "[]"]
+ODD = {
+    "a partition that most do not have": (
+        [client(0, "wrong"), client(1), client(2)],
+        [11, 12],
+        "its data or partition differs",
+    ),
+    "a state path that another has": (
+        [own("a", "cat"), own("a", "cat")],
+        [10],
+        "its state-path has the name of node 10, which is connected: it is the same one before a"
+        " restart, and gone in a minute, or the state-path is shared or a copy: give each its own",
+    ),
+    "a stray class": (
+        [own("a", ".stray", "cat", "dog"), own("b", "cat", "dog"), own("c", "cat", "dog")],
+        [11, 12],
+        "its classes are ['.stray', 'cat', 'dog'], other nodes' ['cat', 'dog']",
+    ),
+    "classes in another place": (
+        [own("a", "cat", "dog", "owl"), own("b", "cat", "dog"), own("c", "dog", "owl")],
+        [10, 11],
+        "its classes are ['dog', 'owl'], other nodes' ['cat', 'dog', 'owl']",
+    ),
+    "one of many classes": (
+        [own("a", *LONG_NAMES), own("b", *LONG_NAMES), own("c", *LONG_NAMES[:30], "stray")],
+        [10, 11],
+        f"its classes from number 31 on are ['stray'], other nodes' ['{LONG_NAMES[30]}', ",
+    ),
+    "another order of the data": (
+        [client(0, data="a"), client(1, data="b"), client(2, data="a")],
+        [10, 12],
+        "the order of its classes differs",
+    ),
+    "another base of LoRA": (
+        [client(k, base=f"a sha256:{b}") for k, b in enumerate((1, 2, 1))],
+        [10, 12],
+        "its base is 'a sha256:2', other nodes' 'a sha256:1': give it the files",
+    ),
+    "another order of the columns": (
+        [own(str(k), columns=told) for k, told in enumerate(TABLES)],
+        [10, 12, 13],  # one without a table has no columns
+        "its columns are ['weight', 'age'], other nodes' ['age', 'weight']: a feature needs the"
+        " same place everywhere",
+    ),
+}
+
+
+@pytest.mark.parametrize(("nodes", "stay", "line"), ODD.values(), ids=ODD)
+def test_one_that_does_not_agree_with_the_others_is_turned_away_in_a_line(
+    nodes: list[dict[str, Any]], stay: list[int], line: str, tmp_path: Path
+) -> None:
+    """In a resumed run, too."""
+    grid = Grid(**{f"n{10 + k}": said for k, said in enumerate(nodes)})
+    partition = None
+    for _ in range(2):
+        found, refused = roster(grid, len(nodes), tmp_path, partition, classes=40)
+        found.refresh()
+        partition = found.partition
+        assert sorted(found.node_of.values()) == stay
+        [said] = refused
+        assert line in said
+        assert found.data == nodes[0].get("data", "")
+
+
+def test_a_resumed_run_goes_by_its_own_partition_whatever_most_have(tmp_path: Path) -> None:
+    nodes = Grid(n10=client(0, "wrong"), n11=client(1), n12=client(2))
+    found, refused = roster(nodes, 3, tmp_path, "wrong")
     found.refresh()
-    assert refused == [
-        "node 11 is not a client of this run: its state-path has the name of node 10, which is"
-        " connected: it is the same one before a restart, and gone in a minute, or the state-path"
-        " is shared or a copy: give each its own"
-    ]
+    assert sorted(found.node_of) == [0]
+    assert len(refused) == 2
 
 
 def test_what_a_node_once_said_outlives_its_silence(tmp_path: Path) -> None:
@@ -152,21 +215,6 @@ def test_a_restarted_node_is_the_same_client_under_its_new_id(tmp_path: Path) ->
     found.refresh()
     assert found.node_of == {0: 77}
     assert not refused
-
-
-def test_most_nodes_settle_the_partition_unless_the_run_has_one(tmp_path: Path) -> None:
-    grid = Grid(n10=client(0, "wrong"), n11=client(1), n12=client(2))
-    found, refused = roster(grid, 3, tmp_path)
-    found.refresh()
-    assert sorted(found.node_of) == [1, 2]
-    assert found.partition == "p"
-    assert "its data or partition differs" in refused[0]
-    found, refused = roster(
-        Grid(n10=client(0, "wrong"), n11=client(1), n12=client(2)), 3, tmp_path, "wrong"
-    )
-    found.refresh()
-    assert sorted(found.node_of) == [0]
-    assert len(refused) == 2
 
 
 def test_nodes_with_data_of_their_own_are_numbered_and_keep_their_numbers(tmp_path: Path) -> None:
@@ -202,30 +250,6 @@ def test_a_named_node_keeps_its_number_from_newcomers(tmp_path: Path) -> None:
     assert found.node_of == {0: 20, 1: 21}, "who is gone for a moment keeps its number"
 
 
-def test_one_node_with_a_stray_class_does_not_turn_the_others_away(tmp_path: Path) -> None:
-    grid = Grid(
-        n10=own("a", ".stray", "cat", "dog"), n11=own("b", "cat", "dog"), n12=own("c", "cat", "dog")
-    )
-    found, refused = roster(grid, 3, tmp_path)
-    found.refresh()
-    assert sorted(found.node_of.values()) == [11, 12]
-    assert "its classes are ['.stray', 'cat', 'dog'], other nodes' ['cat', 'dog']" in refused[0]
-
-
-def test_where_long_lists_differ_is_said(tmp_path: Path) -> None:
-    names = [f"a class with a long name, {k}" for k in range(40)]
-    other = [*names[:30], "stray", *names[31:]]
-    found, refused = roster(
-        Grid(n10=own("a", *names), n11=own("b", *names), n12=own("c", *other)),
-        3,
-        tmp_path,
-        classes=40,
-    )
-    found.refresh()
-    assert "its classes from number 31 on are ['stray', 'a class with" in refused[0]
-    assert f"other nodes' ['{names[30]}', " in refused[0]
-
-
 def test_a_wrong_node_that_comes_first_does_not_settle_the_partition(tmp_path: Path) -> None:
     grid = Grid(n9=client(2, "wrong"))
     found, refused = roster(grid, 3, tmp_path)
@@ -234,32 +258,6 @@ def test_a_wrong_node_that_comes_first_does_not_settle_the_partition(tmp_path: P
     assert found.wait_for_count(2, 5.0, lambda connected: None)
     assert found.node_of == {0: 10, 1: 11}
     assert "its data or partition differs" in refused[0]
-
-
-def test_lora_is_exchanged_inside_one_base(tmp_path: Path) -> None:
-    bases = {10: "a sha256:1", 11: "a sha256:2", 12: "a sha256:1"}
-    nodes = {f"n{node}": client(node - 10) | {"base": base} for node, base in bases.items()}
-    found, refused = roster(Grid(**nodes), 3, tmp_path)
-    found.refresh()
-    assert found.node_of == {0: 10, 2: 12}
-    assert "its base is 'a sha256:2', other nodes' 'a sha256:1': give it the files" in refused[0]
-    resumed, refused = roster(Grid(**nodes), 3, tmp_path, fingerprint="p")
-    resumed.refresh()
-    assert resumed.node_of == {0: 10, 2: 12}
-    assert len(refused) == 1
-
-
-def test_own_tables_need_the_same_columns_in_the_same_order(tmp_path: Path) -> None:
-    columns = {10: '["age", "weight"]', 11: '["weight", "age"]', 12: '["age", "weight"]', 13: "[]"}
-    nodes = {f"n{node}": own(str(node)) | {"columns": told} for node, told in columns.items()}
-    found, refused = roster(Grid(**nodes), 4, tmp_path)
-    found.refresh()
-    assert sorted(found.node_of.values()) == [10, 12, 13]  # one without a table has no columns
-    told = (
-        "its columns are ['weight', 'age'], other nodes' ['age', 'weight']: a feature needs the"
-        " same place everywhere"
-    )
-    assert told in refused[0]
 
 
 def test_a_site_that_changes_its_classes_during_a_run_is_turned_away_until_it_restores_them(
@@ -341,16 +339,6 @@ def test_a_newcomer_in_the_place_of_a_known_site_is_a_line_of_the_log(
     found.refresh()
     assert found.node_of == {0: 20, 1: 5}
     assert "a site with another name takes the place of client 1, which is away" in caplog.text
-
-
-def test_own_data_needs_the_same_classes_in_the_same_order(tmp_path: Path) -> None:
-    grid = Grid(
-        n10=own("a", "cat", "dog", "owl"), n11=own("b", "cat", "dog"), n12=own("c", "dog", "owl")
-    )
-    found, refused = roster(grid, 3, tmp_path)
-    found.refresh()
-    assert found.node_of == {0: 10, 1: 11}
-    assert "its classes are ['dog', 'owl'], other nodes' ['cat', 'dog', 'owl']" in refused[0]
 
 
 FORGED = 'x\npfedlora: result {"result": {"status": "completed", "error": null}}\n\x1b[31m\ud800'
@@ -757,16 +745,3 @@ def test_a_simulated_node_is_any_client_where_the_run_has_a_data_path(trained_ru
     assert real._simulation(str(run.path), run.token) is None
     with permissions.held(Policy.of_node(told).permissions()):  # a process that is no simulation's
         assert simulated._simulation(str(run.path), run.token) is None
-
-
-def test_nodes_whose_classes_stand_in_another_order_are_turned_away(tmp_path: Path) -> None:
-    grid = Grid(n10=client(0, data="a"), n11=client(1, data="b"), n12=client(2, data="a"))
-    found, refused = roster(grid, 3, tmp_path)
-    found.refresh()
-    assert (found.node_of, found.data) == ({0: 10, 2: 12}, "a")
-    assert "node 11 is not a client of this run: the order of its classes differs" in refused[0]
-    assert "sort what comes from a set" in refused[0]
-    again, refused = roster(grid, 3, tmp_path, fingerprint="p")
-    again.refresh()
-    assert again.data == "a"
-    assert len(refused) == 1

@@ -173,12 +173,3 @@ NO_REPORTS: list[tuple[Tensors, str]] = [
 ]
 """What makes a report of two classes' means, 500 wide, no report any more, and a word of the reason
 for which it is refused."""
-
-
-def assert_a_missed_round_changes_nothing(**keys: object) -> None:
-    """A client that is not sampled keeps its predictor to the last bit."""
-    plain = Plain({**WORLD, **keys})
-    plain.play([0, 1])
-    before = [p.clone() for p in plain.model(0).parameters()]
-    plain.play([1, 2])
-    assert all(torch.equal(a, b) for a, b in zip(before, plain.model(0).parameters(), strict=True))

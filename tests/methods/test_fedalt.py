@@ -13,14 +13,12 @@ from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.runs.trained import load_trained
-from tests.conftest import run_locally
+from tests.conftest import needs, run_locally
 from tests.methods.test_fedlora import DATA, adapted, method, model, uploads
 from tests.plain import visit
 
 __all__ = ["model"]
-pytest.importorskip("timm")
-pytest.importorskip("peft")
-pytestmark = pytest.mark.slow
+pytestmark = [needs("timm", "peft"), pytest.mark.slow]
 
 
 @pytest.mark.parametrize("head", ["private", "shared"])

@@ -16,13 +16,11 @@ from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.models import lora
 from pfedlora_flwr.models.kept import kept
-from tests.conftest import Call, run_locally
+from tests.conftest import Call, needs, run_locally
 from tests.models.bases import base
 from tests.plain import LORA, Plain, make, samples, visit
 
-pytest.importorskip("timm")
-pytest.importorskip("peft")
-pytestmark = pytest.mark.slow
+pytestmark = [needs("timm", "peft"), pytest.mark.slow]
 DATA = samples([0, 1, 2, 3] * 4)
 MEANS = tuple(name for name in LORA if registry.find(name).averages)
 """Methods that average factors."""

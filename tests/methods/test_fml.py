@@ -10,9 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.methods.mutual import kl, small_model
-from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.models.task import Task
 from tests.methods import obvious
@@ -90,18 +88,6 @@ def test_a_step_is_one_step_of_each_model_with_its_own_optimiser() -> None:
     )
 
 
-def test_without_mutual_terms_each_learns_alone() -> None:
-    fml, data = method(**{"fml.alpha": 1.0, "fml.beta": 1.0, "batch-size": 3}), samples(LABELS)
-    alone = make(fml.experiment.replace(method="standalone"))
-    one, two = fml.private_init(2, 1), alone.private_init(2, 1)
-    fml.local_update(one, fml.state_init(2), data, visit(fml.experiment))
-    alone.local_update(two, {}, data, visit(fml.experiment))
-    assert all(
-        torch.allclose(a, b, atol=1e-6)
-        for a, b in zip(one.parameters(), two.parameters(), strict=True)
-    )
-
-
 @pytest.mark.parametrize(
     ("keys", "name"),
     [
@@ -116,23 +102,3 @@ def test_small_model_is_the_smallest_client_model(keys: dict[str, object], name:
     assert {
         n: t.shape for n, t in small_model(make(from_flat(keys))).state_dict().items()
     } == shapes
-
-
-def test_private_model_stays() -> None:
-    """Homogeneous, where private and small model have the same shapes: what goes up is the small
-    one."""
-    fml, data = method(setting="homogeneous"), samples(LABELS)
-    model, theta = fml.private_init(0, 1), fml.state_init(2)
-    upload = fml.local_update(model, theta, data, visit(fml.experiment))
-    private = tensors_of(model)
-    assert list(upload.tensors) == list(theta)
-    for name, tensor in upload.tensors.items():
-        assert not torch.equal(tensor, private[name])
-        moved, apart = (tensor - theta[name]).norm(), (tensor - private[name]).norm()
-        assert moved < apart, f"{name} is nearer to the private model than to what was received"
-
-
-def test_aggregate_is_the_mean_weighted_by_samples() -> None:
-    fml = method()
-    uploads = {k: Upload({"w": torch.full((2,), float(k))}, n) for k, n in ((1, 10), (4, 30))}
-    assert fml.aggregate(uploads, {}, 1)["w"].tolist() == [(1 * 10 + 4 * 30) / 40] * 2

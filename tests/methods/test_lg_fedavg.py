@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import pytest
 import torch
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.method import Refused, Upload
-from tests.methods import obvious
 from tests.plain import Plain, make, samples, visit
 
 
@@ -33,20 +29,6 @@ def test_a_visit_is_local_sgd_from_the_received_last_layer() -> None:
     assert torch.equal(upload.tensors["weight"], model.fc3.weight)
 
 
-def test_aggregate_is_the_mean_weighted_by_samples() -> None:
-    lg, random = method(), np.random.default_rng(0)
-    layers = {k: random.normal(size=(10, 500)) for k in (0, 3, 4)}
-    counts = {0: 7, 3: 100, 4: 13}
-    uploads = {
-        k: Upload({"weight": torch.tensor(layers[k]).float(), "bias": torch.zeros(10)}, counts[k])
-        for k in layers
-    }
-    expected = sum(layers[k] * counts[k] for k in layers) / 120
-    np.testing.assert_allclose(
-        obvious.array(lg.aggregate(uploads, lg.state_init(0), 1)["weight"]), expected, atol=1e-6
-    )
-
-
 def test_models_of_different_structure_share_it() -> None:
     plain = Plain(method="lg_fedavg", clients=5)
     plain.play([0, 3])
@@ -57,13 +39,3 @@ def test_models_of_different_structure_share_it() -> None:
         2000,
         800,
     ], "CNN-1, CNN-2 and CNN-4"
-
-
-def test_refuses_another_layer() -> None:
-    lg = method()
-    with pytest.raises(Refused, match="weight"):
-        lg.check(
-            Upload({"weight": torch.zeros(10, 501), "bias": torch.zeros(10)}, 3),
-            lg.state_init(0),
-            0,
-        )

@@ -13,6 +13,7 @@ from pfedlora_flwr.launch.resources import Resources
 from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.methods.method import Refused, Upload
 from pfedlora_flwr.runs.ledger import payload_bytes
+from tests.conftest import needs
 from tests.methods.test_fedlora import (
     DATA,
     dense,
@@ -27,9 +28,7 @@ from tests.methods.test_fedlora import (
 from tests.plain import visit
 
 __all__ = ["model"]
-pytest.importorskip("timm")
-pytest.importorskip("peft")
-pytestmark = pytest.mark.slow
+pytestmark = [needs("timm", "peft"), pytest.mark.slow]
 
 
 def test_rolora_renews_one_factor_in_turn_and_exactly(model: str) -> None:

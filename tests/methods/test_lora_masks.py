@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import run_locally
+from tests.conftest import needs, run_locally
 from tests.methods.test_fedlora import MEANS
 from tests.models.bases import base
 from tests.plain import Plain
 
-pytest.importorskip("timm")
-pytest.importorskip("peft")
-pytestmark = pytest.mark.slow
+pytestmark = [needs("timm", "peft"), pytest.mark.slow]
 
 
 @pytest.mark.parametrize("name", MEANS)

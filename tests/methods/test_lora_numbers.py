@@ -18,13 +18,11 @@ from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.runs.ledger import parameters
 from pfedlora_flwr.training.kinds import TEXT
+from tests.conftest import needs
 from tests.models.bases import base, text_base
 from tests.plain import LORA
 
-pytest.importorskip("timm")
-pytest.importorskip("peft")
-pytest.importorskip("transformers")
-pytestmark = pytest.mark.slow
+pytestmark = [needs("timm", "peft", "transformers"), pytest.mark.slow]
 IMAGES, TEXTS = Task(20), Task(20, (16,), TEXT)
 R = 8
 ENDS = {"vit": ("qkv",), "efficientnet": ("conv_pw", "conv_pwl"), "bert": ("query", "value")}

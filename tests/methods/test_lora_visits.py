@@ -23,14 +23,13 @@ from pfedlora_flwr.models.kept import base_of, kept, restore
 from pfedlora_flwr.models.lora_layers import adapted_layers
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.rng import derive, seeded
+from tests.conftest import needs
 from tests.methods.lora_written import Written
 from tests.methods.test_fedlora import DATA, method, model, uploads
 from tests.plain import LORA, visit
 
 __all__ = ["model"]
-pytest.importorskip("timm")
-pytest.importorskip("peft")
-pytestmark = pytest.mark.slow
+pytestmark = [needs("timm", "peft"), pytest.mark.slow]
 S, LR, STEPS = 1.5, 0.05, 2
 """α/r of these tests, the rate, and the steps of a visit, whose batch is all samples."""
 

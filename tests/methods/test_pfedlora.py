@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.method import Refused, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.adapter import Adapter
@@ -131,38 +129,3 @@ def test_augmented_phase_2_recomputes_the_features_in_every_epoch() -> None:
         spent[augment] = made.flops["adapter"]
     features = 2 * (2_875_800 - 5_000) * len(data)  # CNN-5 without FC3
     assert spent[True] - spent[False] == features
-
-
-def test_the_aggregate_is_the_weighted_mean() -> None:
-    method, _ = setup()
-    rng = np.random.default_rng(0)
-    state = method.state_init(0)
-    uploads = {
-        k: Upload(
-            {n: torch.from_numpy(rng.normal(size=t.shape).astype("f4")) for n, t in state.items()},
-            n_k,
-        )
-        for k, n_k in [(0, 5), (4, 7), (9, 100)]
-    }
-    merged = method.aggregate(uploads, state, 1)
-    for name in state:
-        by_hand = sum(
-            n / 112 * uploads[k].tensors[name].numpy().astype("f8")
-            for k, n in [(0, 5), (4, 7), (9, 100)]
-        )
-        assert np.allclose(merged[name].numpy(), by_hand, atol=1e-7)
-        assert merged[name].dtype == torch.float32
-
-
-def test_wrong_uploads_are_refused() -> None:
-    method, _ = setup()
-    state = method.state_init(0)
-    method.check(Upload(state, 1), state, 0)
-    for wrong in (
-        dict(list(state.items())[1:]),
-        {n: t.double() for n, t in state.items()},
-        {n: t.flatten() for n, t in state.items()},
-        dict(reversed(state.items())),
-    ):
-        with pytest.raises(Refused):
-            method.check(Upload(wrong, 1), state, 0)

@@ -26,11 +26,12 @@ from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import torch_generator
+from tests.conftest import needs
 from tests.methods.obvious import Array, array, softmax
 from tests.models.bases import CLASSES, base
 from tests.plain import Plain, make, samples
 
-pytest.importorskip("timm")
+pytestmark = needs("timm")
 RANK = 6
 KEYS: dict[str, object] = {
     "method": "pfedlora_plus",

@@ -25,12 +25,12 @@ from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.training.loop import Samples, Visit
-from tests.conftest import run_locally
+from tests.conftest import needs, run_locally
 from tests.methods.test_sums import METHODS, Federation, drawn, made, some
 from tests.models.bases import base
 from tests.plain import Plain
 
-pytest.importorskip("dp_accounting")
+pytestmark = needs("dp_accounting")
 RECORD = {"dp.level": "record", "dp.noise": 2.0, "normalise": "model"}
 
 

@@ -18,11 +18,11 @@ from pfedlora_flwr.launch.trainable import check_trainable
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.models.kept import kept
 from tests import plain
-from tests.conftest import made_once
+from tests.conftest import made_once, needs
 from tests.models.bases import base, documents, text_base
 from tests.plain import Plain
 
-pytest.importorskip("peft")
+pytestmark = needs("peft")
 OWN = "tests.methods.own_forms"
 FORMS: dict[str, dict[str, Any]] = {
     "parted": {"models": f"{OWN}:Parted"},

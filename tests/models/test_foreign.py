@@ -20,9 +20,11 @@ from pfedlora_flwr.models.foreign import PACKAGES, Package
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.models.weights import State
+from tests.conftest import Lazily, needs
 from tests.models.bases import CLASSES, base
 
-timm = pytest.importorskip("timm")
+timm = Lazily("timm")
+pytestmark = needs("timm")
 NAME = "timm:test_resnet"
 
 

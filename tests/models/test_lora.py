@@ -35,12 +35,13 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
 from pfedlora_flwr.training.flops import count_operations
 from tests.alike import ends_alike
-from tests.conftest import Call, Cli, run_locally
+from tests.conftest import Call, Cli, Lazily, needs, run_locally
 from tests.models.bases import CLASSES, base
 from tests.plain import Plain, make, samples
 
-timm = pytest.importorskip("timm")
-peft = pytest.importorskip("peft")
+timm = Lazily("timm")
+peft = Lazily("peft")
+pytestmark = needs("timm", "peft")
 TASK = Task(10)
 NAMES = ("test_vit", "test_efficientnet", "test_resnet")
 PARTS = {"test_vit": "qkv", "test_efficientnet": "conv_pw", "test_resnet": "layer4"}

@@ -122,34 +122,6 @@ def test_one_adapter_cannot_fit_different_widths() -> None:
         PFedLoRA(experiment, Task(10)).state_init(0)
 
 
-class TooWide(nn.Module):
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Flatten(), nn.Linear(3072, 70))
-        self.head = nn.Linear(60, classes)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("cnn6", "allowed: cnn1"),
-        ("nowhere:Net", "cannot be imported"),
-        ("tests.models.test_models:Missing", "has no 'Missing'"),
-        (
-            "torch.nn:Identity",
-            r"its forward gives \[2, 3, 32, 32\] for 2 images, expected logits, \[2, 10\]",
-        ),
-        (
-            "tests.models.test_models:TooWide",
-            r"the encoder gives \[2, 70\] for 2 images, its head takes \[2, 60\]",
-        ),
-    ],
-)
-def test_wrong_models_are_one_clear_line(name: str, expected: str) -> None:
-    with pytest.raises(UserError, match=expected):
-        build(name, Task(10))
-
-
 def test_the_operations_of_one_input_are_of_the_models_that_train() -> None:
     task = Task(10)
     e = from_flat({"clients": 3, "clients-held-out": 1, "models": "cnn1,cnn5,cnn2"})

@@ -26,10 +26,12 @@ from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.flops import count_operations
+from tests.conftest import Lazily, needs
 from tests.models.bases import CLASSES, base
 from tests.plain import make, samples
 
-timm = pytest.importorskip("timm")
+timm = Lazily("timm")
+pytestmark = needs("timm")
 NAMES = ("test_resnet", "test_efficientnet")
 """timm's own, for tests: 96 and 256 wide."""
 TASK = Task(10)

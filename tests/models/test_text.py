@@ -38,10 +38,11 @@ from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.kinds import TEXT
 from tests.alike import ends_alike
-from tests.conftest import Call, Cli, Done, run_locally
+from tests.conftest import Call, Cli, Done, Lazily, needs, run_locally
 from tests.models.bases import documents, text_base
 
-transformers = pytest.importorskip("transformers")
+transformers = Lazily("transformers")
+pytestmark = needs("transformers")
 TASK = Task(2, (16,), TEXT)
 CPU = torch.device("cpu")
 SAID = ["the puck , the goal", "motor bike " * 20, "ice"]

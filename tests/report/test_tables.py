@@ -34,32 +34,25 @@ PAPER = {
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
     """Three methods, two seeds, two clients (CNN-1 and CNN-2), the target at 90 %."""
-    make_run(
-        tmp_path / "s0", [0.2, 0.86, 0.88, 0.86], [0.90, 0.80], method="standalone", seed=0, up=0
-    )
-    make_run(
-        tmp_path / "s1", [0.2, 0.90, 0.89, 0.90], [0.95, 0.85], method="standalone", seed=1, up=0
-    )
-    make_run(tmp_path / "p0", [0.2, 0.85, 0.90, 0.89], [0.90, 0.90], method="pfedlora", seed=0)
-    make_run(tmp_path / "p1", [0.2, 0.94, 0.90, 0.93], [0.90, 0.95], method="pfedlora", seed=1)
-    make_run(
-        tmp_path / "f0",
-        [0.2, 0.70, 0.80, 0.90],
-        [0.90, 0.90],
-        method="fedproto",
-        seed=0,
-        up=25,
-        flops=3000,
-    )
-    make_run(
-        tmp_path / "f1",
-        [0.2, 0.60, 0.70, 0.80],
-        [0.80, 0.80],
-        method="fedproto",
-        seed=1,
-        up=25,
-        flops=3000,
-    )
+    made: dict[str, list[tuple[list[float], list[float]]]] = {
+        "standalone": [
+            ([0.2, 0.86, 0.88, 0.86], [0.90, 0.80]),
+            ([0.2, 0.90, 0.89, 0.90], [0.95, 0.85]),
+        ],
+        "pfedlora": [
+            ([0.2, 0.85, 0.90, 0.89], [0.90, 0.90]),
+            ([0.2, 0.94, 0.90, 0.93], [0.90, 0.95]),
+        ],
+        "fedproto": [
+            ([0.2, 0.70, 0.80, 0.90], [0.90, 0.90]),
+            ([0.2, 0.60, 0.70, 0.80], [0.80, 0.80]),
+        ],
+    }
+    costs = {"standalone": {"up": 0}, "fedproto": {"up": 25, "flops": 3000}}
+    for method, runs in made.items():
+        for seed, (curve, clients) in enumerate(runs):
+            place = tmp_path / f"{method}{seed}"
+            make_run(place, curve, clients, method=method, seed=seed, **costs.get(method, {}))
     return load([tmp_path])
 
 
