@@ -94,7 +94,7 @@ def cli_page() -> str:
         if isinstance(one, click.Group)
         for inner, command in one.commands.items()
     }
-    for name, command in (group.commands | within).items():
+    for name, command in {**group.commands, **within}.items():
         context = click.Context(command, info_name=f"pfedlora {name}", terminal_width=80)
         help_text = command.get_help(context).partition("  Keys for CONF and -o")[0].rstrip()
         parts += [f"## {name}", f"```text\n{help_text}\n```"]

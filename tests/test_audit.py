@@ -124,7 +124,7 @@ def test_the_loss_of_a_clients_samples_is_what_its_upload_gives(run: Path, pfedl
     positives, negatives = [], []
     for client in range(5):
         trained, theta = load_trained(run, client), tensors(run, 2, f"client-00000{client}")
-        samples, members = membership._candidates(Seen(RunDirectory(run)), client)
+        samples, members = membership.candidates(Seen(RunDirectory(run)), client)
         features = trained.representations(samples.inputs.numpy()).double().numpy()
         logits = (features @ theta["down.weight"].T + theta["down.bias"]) @ theta[
             "up.weight"
@@ -155,7 +155,7 @@ def test_members_and_others_hold_as_many_samples_of_each_class(tmp_path: Path) -
         for k in range(5)
     ), "a client is asked about classes that it did not train on"
     for client, split in enumerate(parts):
-        samples, members = membership._candidates(seen, client)
+        samples, members = membership.candidates(seen, client)
         counts = [samples.labels[part].bincount(minlength=10) for part in (members, ~members)]
         assert torch.equal(*counts)
         assert 0 < members.sum() <= min(len(split.train), len(split.validation) + len(split.test))
@@ -401,7 +401,7 @@ def test_the_layer_by_class_is_the_last_whose_rows_are_as_many(
 def test_a_loss_that_overflows_counts_as_the_largest() -> None:
     samples = Samples(torch.zeros(4, 1), torch.zeros(4, dtype=torch.long))
     logits = torch.tensor([[0.0, 0], [0, 9], [torch.nan, 0], [torch.inf, torch.inf]])
-    losses = membership._losses(lambda _: logits, samples)
+    losses = membership.losses(lambda _: logits, samples)
     assert losses[0] < losses[1]
     assert losses[2:].tolist() == [losses[1]] * 2
 

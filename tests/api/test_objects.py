@@ -431,7 +431,7 @@ def test_rows_from_the_standard_input_and_values_far_from_training(tmp_path: Pat
         try:
             rows = [dict(zip(names, map(float, row), strict=True)) for row in ROWS[:9]]
             status, classes = asked(port, rows)
-            said = run.predict(0, ROWS[:9]).argmax(1)
+            said = cast("pfedlora_flwr.Run", run).predict(0, ROWS[:9]).argmax(1)
             assert (status, classes) == (200, [str(label) for label in said])
             assert asked(port, [{**rows[0], "x3": None}])[0] == 400
             assert asked(port, [dict(list(rows[0].items())[1:])]) == (400, "KeyError: 'x0'")

@@ -94,7 +94,9 @@ def test_a_row_index_with_a_name_is_left_out_and_named(tmp_path: Path) -> None:
     assert dataset.notes == ("left out: the row index of pandas: patient",)
     named = datasets.load("parquet:t.parquet", Reading(feature_names=("patient", "x")))
     assert named.feature_names == ("patient", "x"), "a model that has it is given it"
-    assert not named.notes
+    assert [note.split(":")[1] for note in named.notes] == [
+        " patient; what is no feature is left out by data.drop"
+    ]
     bad = pa.table({"x": EVEN, "label": EVEN}).replace_schema_metadata({"pandas": "[1"})
     pq.write_table(bad, tmp_path / "bad.parquet")
     assert datasets.load("parquet:bad.parquet").feature_names == ("x",)

@@ -155,7 +155,7 @@ def test_pixels_of_more_than_16_bits_are_refused(tmp_path: Path) -> None:
 
 def test_owners_that_are_too_small_to_be_clients_are_counted(tmp_path: Path) -> None:
     owners = ["x"] * 20 + ["y"] * 20 + ["few"] * 3 + ["one"]
-    rows = "".join(f"{i},{owner},{'pq'[i % 2]}\n" for i, owner in enumerate(owners))
+    rows = "".join(f"{i / 2},{owner},{'pq'[i % 2]}\n" for i, owner in enumerate(owners))
     (tmp_path / "t.csv").write_text(f"a,site,label\n{rows}")
     keys = {"dataset": f"csv:{tmp_path}/t.csv", "clients": 2, "partition.kind": "natural"}
     e = from_flat(keys | {"data.client-column": "site"})

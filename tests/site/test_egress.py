@@ -46,7 +46,18 @@ KEYS: dict[str, Any] = {
 }
 ALWAYS = {
     *("round", "client", "names", "model", "worker", "node", "lost", "seconds", "model_sha256"),
-    *("partition_id", "partition", "classes", "name", "base", "data", "withheld", "error"),
+    *(
+        "partition_id",
+        "partition",
+        "classes",
+        "name",
+        "base",
+        "data",
+        "versions",
+        "wire",
+        "withheld",
+        "error",
+    ),
     *("flops_by_phase", "epsilon"),  # of the samples that take part
 }
 SCORES = {
