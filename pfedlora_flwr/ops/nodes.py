@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.work import Job
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, counted
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.methods.registry import POOLED
@@ -41,9 +41,11 @@ def plan_of(superlink: str, jobs: Sequence[Job], speed: estimate.Speed) -> Itera
     """How long the runs that are left take, what a site sends and gets, what all of them spend,
     and what the seeds change."""
     runs = [job.config for job in jobs for _ in range(job.repeats)]
+    if not runs:
+        return
     seconds = sum(speed.seconds(run) for run in runs)
     basis = "training at the sites comes on top" if speed.guessed else "by the runs that are done"
-    told = f"{len(runs)} runs on {superlink}, one after the other"
+    told = f"{counted(len(runs), 'run')} on {superlink}, one after the other"
     yield f"{told}: about {duration(seconds)} ({basis})"
     up = down = 0.0
     for e, (sent, got) in ((run.experiment, estimate.traffic(run)) for run in runs):
