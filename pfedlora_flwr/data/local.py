@@ -20,7 +20,8 @@ from torch import Tensor
 from pfedlora_flwr.data import datasets, registry
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants
-from pfedlora_flwr.data.partition import Indices, Partition, Split, split_of
+from pfedlora_flwr.data.partition import Indices, Partition, Split, split_8_1_1, trimmed
+from pfedlora_flwr.data.parts import Parts
 from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.setup import CACHES, DataSetup, check_classes, constants_of, known_by
 from pfedlora_flwr.data.source import Reading
@@ -124,6 +125,7 @@ class Site:
                 reading_for(task, setup),
                 experiment,
                 client,
+                str(node_config.get("state-path", "")),
             )
             fingerprint = OWN
         else:
@@ -230,15 +232,25 @@ def forget() -> None:
 
 
 @lru_cache(maxsize=2)
-def _own(name: str, how: Reading, e: Experiment, client: int) -> tuple[Dataset, Split, Constants]:
-    """A node's own data, split and what normalises it, made once a process."""
+def _own(
+    name: str, how: Reading, e: Experiment, client: int, state_path: str
+) -> tuple[Dataset, Split, Constants]:
+    """A node's own data, split and what normalises it, made once a process. In its `state-path` a
+    row has its part for life; a node that has no number yet draws for a look alone."""
     dataset = datasets.load(name, how)
     check_classes(e, dataset)
-    split = split_of(e, np.asarray(dataset.labels), np.arange(len(dataset.labels)), client)
+    labels, known, parts = np.asarray(dataset.labels), None, None
+    if state_path and client >= 0:
+        parts = Parts.of(Path(state_path).expanduser(), e.seed)
+        known = parts.known(dataset.input_hashes)
+    whole = split_8_1_1(labels, np.arange(len(labels)), e.seed, client, known)
+    split = trimmed(e, labels, whole, client)
     if not len(split.test):
         raise UserError(
             f"dataset {name!r} has {len(dataset.labels)} samples, and a client needs 10"
         )
+    if parts:
+        parts.keep(dataset.input_hashes, whole)
     for told in remarks(dataset, Partition((split,))):
         logger.warning("%s: %s", registry.without_path(name), told)
     return dataset, split, constants_of(dataset, (split,))

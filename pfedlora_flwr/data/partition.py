@@ -208,7 +208,11 @@ KINDS = (*DRAWN, NATURAL)
 
 def split_of(e: Experiment, labels: Indices, own: Indices, client: int) -> Split:
     """A client's samples `own` in three parts, of the training part what it may have."""
-    split = split_8_1_1(labels, own, e.seed, client)
+    return trimmed(e, labels, split_8_1_1(labels, own, e.seed, client), client)
+
+
+def trimmed(e: Experiment, labels: Indices, split: Split, client: int) -> Split:
+    """The split with as many training samples as the client may have."""
     n, most = len(split.train), e.partition.samples_per_client
     most = min(n if most is None else most, max(1, ceil(e.partition.share * n)))
     if most < n:
@@ -233,10 +237,18 @@ def places_in_class(labels: Indices) -> Indices:
     return before
 
 
-def split_8_1_1(labels: Indices, own: Indices, seed: int, client: int) -> Split:
+def split_8_1_1(
+    labels: Indices, own: Indices, seed: int, client: int, known: Indices | None = None
+) -> Split:
     """Ordered by class and shuffled within each, of each ten the ninth is validation and the tenth
-    test: stratified, never empty."""
+    test: stratified, never empty.
+
+    known: the part that each sample has already, 0 to 2, -1 for none; those of none are drawn as
+    the next ones after as many."""
     shuffled = numpy_generator(seed, "partition/split", client).permutation(np.sort(own))
     ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    place = np.arange(len(ordered)) % 10
-    return Split(ordered[place < 8], ordered[place == 8], ordered[place == 9])
+    part = np.full(len(ordered), -1) if known is None else known[ordered]
+    new = part < 0
+    place = (np.count_nonzero(~new) + np.arange(np.count_nonzero(new))) % 10
+    part[new] = np.maximum(place - 7, 0)
+    return Split(*(ordered[part == of] for of in range(3)))

@@ -243,6 +243,8 @@ def _build(
 ) -> Trained:
     about = store.about()
     about["site"] = {"data-path": ""} | about["site"]
+    if "dataset" in about["site"]:  # a node's own data, whose rows' parts lie beside its models
+        about["site"]["state-path"] = str(store.folder.parent.parent)
     experiment = from_flat(about["experiment"])
     # of the client's own data, which may have fewer classes than the federation
     about["class_names"] = _filled(about["class_names"], about["classes"])
