@@ -197,7 +197,7 @@ def _comment(lines: list[str], field: ast.AnnAssign) -> str:
     while not beside and (line := lines[field.lineno - 2 - len(above)].strip()).startswith("# "):
         above.insert(0, line.removeprefix("# "))
     text = beside or " ".join(above)
-    return text[:1].upper() + text[1:]
+    return text[:1].upper() + text[1:] if text[1:2].isalpha() else text
 
 
 def _toml_tables() -> str:
