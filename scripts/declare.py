@@ -12,6 +12,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -56,6 +57,7 @@ _ROWS = (
     " pfedlora_flwr/runs/, evaluate.py and align.py of pfedlora_flwr/ops/, and listing.py of"
     " pfedlora_flwr/commands/: change those. -->"
 )
+_ABSENT = " A field marked ? may be absent."
 _RESULT = (
     "These keys can change a result. With the method's options they are the Experiment and"
     " determine its fingerprint."
@@ -105,7 +107,7 @@ def output_page(text: str) -> str:
     """docs/output.md with every TypedDict of the files and of what commands write as JSON, and its
     fields, by their comments."""
     units = ast.get_docstring(ast.parse(Path(rows.__file__).read_text(encoding="utf-8"))) or ""
-    parts = [text.partition(_ROWS)[0], _ROWS, "## Units", units.partition("\n\n")[2]]
+    parts = [text.partition(_ROWS)[0], _ROWS, "## Units", units.partition("\n\n")[2] + _ABSENT]
     for module in (rows, audits, status, evaluate, listing, align):
         parts += _typed_dicts(Path(str(module.__file__)).read_text(encoding="utf-8"))
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -115,26 +117,31 @@ def _typed_dicts(source: str) -> Iterator[str]:
     """Each one's heading, meaning and fields."""
     lines = source.splitlines()
     for node in (n for n in ast.parse(source).body if isinstance(n, ast.ClassDef)):
-        inherits = [
-            f"Also the fields of `{base.id}`."
+        bases = [
+            f"`{base.id}`"
             for base in node.bases
             if isinstance(base, ast.Name) and base.id != "TypedDict"
         ]
+        inherited = f"Also the fields of {' and '.join(bases)}." if bases else ""
+        yield f"## {node.name}"
+        yield f"{ast.get_docstring(node) or ''} {inherited}".strip()
         fields = [
-            f"- `{field.target.id}`, {_typed(field.annotation)}. {_comment(lines, field)}".strip()
+            (f"`{field.target.id}{absent}`", kind, _comment(lines, field))
             for field in node.body
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            for kind, absent in [_typed(field.annotation)]
         ]
-        yield f"## {node.name}"
-        yield " ".join([ast.get_docstring(node) or "", *inherits])
-        yield "\n".join(fields)
+        yield "\n".join(
+            f"- {', '.join(name for name, *_ in alike)}, {kind}. {comment}".strip()
+            for (kind, comment, _), alike in groupby(fields, lambda f: (*f[1:], f[2] and f[0]))
+        )
 
 
-def _typed(annotation: ast.expr) -> str:
-    """A field's type, and whether it may be absent."""
+def _typed(annotation: ast.expr) -> tuple[str, str]:
+    """A field's type, and a question mark if it may be absent."""
     text = ast.unparse(annotation)
     found = re.fullmatch(r"NotRequired\[(.*)\]", text)
-    return f"`{found[1]}`, optional" if found else f"`{text}`"
+    return (f"`{found[1]}`", "?") if found else (f"`{text}`", "")
 
 
 def pyproject(text: str) -> str:
@@ -190,7 +197,7 @@ def _comment(lines: list[str], field: ast.AnnAssign) -> str:
     while not beside and (line := lines[field.lineno - 2 - len(above)].strip()).startswith("# "):
         above.insert(0, line.removeprefix("# "))
     text = beside or " ".join(above)
-    return text[:1].upper() + text[1:]
+    return text[:1].upper() + text[1:] if text[1:2].isalpha() else text
 
 
 def _toml_tables() -> str:

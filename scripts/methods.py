@@ -41,7 +41,7 @@ _HEAD = """# The methods
 
 <!-- Written by `make docs` from the methods' classes, the numbers of tests/methods/test_payload.py, and the code: change those. -->
 
-Choose one with `pfedlora run -o method=NAME`. [Keys](keys.md) has the options of each method, [fidelity](fidelity.md) our decisions where
+Choose one with `pfedlora run -o method=NAME`. [Keys](keys.md) has each method's options, [fidelity](fidelity.md) our decisions where
 a paper leaves a choice open. There are three groups, by what the clients' models must have in common.
 
 | group | what must be equal | what travels | mean | secure aggregation |
@@ -61,7 +61,7 @@ _ONE_MODEL = """
 ## Methods for one architecture
 
 All clients need the same model, and the same frozen base unless `train=all`; other runs are refused. FedRoD, which also takes different models, is in the table above.
-Every upload is averaged, weighted by n_k, so secure aggregation takes all of them, but no [averaged batch normalisation](fidelity.md#batch-normalisation). *Alone* says what the method is with `sharing=none`, where a client receives only its own upload ([controls](controls.md)). [Personal baselines](results/personal/README.md) has nine of them on digits and CIFAR-10, beside Standalone.
+Every upload is averaged, weighted by n_k, so secure aggregation takes all of them, but no [averaged batch normalisation](fidelity.md#batch-normalisation). *Alone* says what the method is with [`sharing=none`](controls.md). [Results of nine](results/personal/README.md).
 
 | `method` | idea | what is shared | up | down | cost | server | alone | paper |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -87,8 +87,7 @@ They need clients with the same pretrained base and `train=lora` ([LoRA](lora.md
 | --- | --- | --- | --- | --- | --- |
 """
 _LORA_NUMBERS = """
-Up and down count numbers for each adapted layer of m × n weights, with rank r: A is r × n and B is m × r. The server merges K clients per round. *Exact* says whether the server's result is the mean of the products B A, *secure* whether secure aggregation can sum the uploads, and
-*alone* what the method is with `sharing=none`.
+Up and down count numbers for each adapted layer of m × n weights, with rank r: A is r × n and B is m × r. The server merges K clients per round. *Exact*: the server's result is the mean of the products B A. *Secure*: secure aggregation can sum the uploads.
 
 | `method` | up | down | exact | secure | alone |
 | --- | --- | --- | --- | --- | --- |
@@ -129,18 +128,14 @@ _FOOT = """
 ## How to read the table
 
 - **Up** and **down** are the floating-point numbers of one client's visit: with 10 classes of which it holds 2, and with
-  100 of which it holds 10. They are for the heterogeneous setting (five CNNs, CNN-5 the smallest) with default options; those of one architecture are for
-  the homogeneous one (CNN-1). So are those of FedNCM, FedLDA and FedRidge, whose up is that of a first visit; a later one sends what changed. Down is counted when every class has been reported. FD leaves out classes that only the receiver holds.
-  FedKD's ranks change from upload to upload.
-- **Cost** is the operations of one training sample in a visit, relative to Standalone's, with all of the method's work: CNN-1, one epoch, from the second round on. With a smaller client model a small shared model weighs more. With more epochs
+  100 of which it holds 10. They are for five CNNs (CNN-5 the smallest) with default options; those of one architecture, and of FedNCM, FedLDA and FedRidge, are for
+  CNN-1. Up of these three is that of a first visit. Down is counted when every class has been reported.
+- **Cost** is the operations of one training sample in a visit, relative to Standalone's: CNN-1, one epoch, from the second round on. With a smaller client model a small shared model weighs more. With more epochs
   pFedLoRA and the methods that report mean representations cost less per sample and epoch: they make one extra pass, after the last
-  epoch. FedALA's is that of a client's second visit, in which it trains its weights longest; FedBABU's has five epochs of fine-tuning, FedRep's ten of the head.
-- **Server** is one of four: a weighted mean of the uploads; means by class; sums; or training on the uploads, whose operations are counted
-  separately. A *composite* predicts with the client's model and its copy of the shared part together, so each prediction costs more. The
-  others predict with a model of the client's own architecture.
-- **Assumes** lists the requirements beyond labelled data at each client. *One width*: equal representation widths, which necks provide. *Classes known*: the server may know which classes a client holds, *counts* how many samples of each. *A small model*: of a known architecture, the federation's smallest. No method needs public data, and none needs all clients in
-  every round: FD, FedProto, FedSSA and FedALT keep the last report of absent clients, and the sums of FedNCM, FedLDA and FedRidge hold it. The
-  others use only the round's reports.
+  epoch. FedALA's is that of a client's second visit, the longest; FedBABU's has five epochs of fine-tuning, FedRep's ten of the head.
+- **Server**: a weighted mean of the uploads; means by class; sums; or training on the uploads. A *composite* predicts with the client's model and its copy of the shared part together, so each prediction costs more.
+- **Assumes** lists the requirements beyond labelled data at each client. *One width*: equal representation widths, which necks provide. *Classes known*: the server may know which classes a client holds, *counts* how many samples of each. *A small model*: of a known architecture, the federation's smallest. No method needs public data or all clients in
+  every round: FD, FedProto, FedSSA and FedALT keep the last report of absent clients, and the sums of FedNCM, FedLDA and FedRidge hold it.
 """
 
 

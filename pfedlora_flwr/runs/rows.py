@@ -210,11 +210,9 @@ class Sampled(TypedDict):
     """Test accuracy as the public code of pFedLoRA's family computes it. It stands beside the
     papers' figures and is never a headline.
 
-    A round's figure is the unweighted mean over the clients that it sampled and admitted. Each is
-    evaluated on its own test part right after its own training in that round, before anything is
-    merged. Rounds without evaluation or without admitted clients have none. With participation 1
-    and no failures it is the round's `accuracy`, since a client's model changes only when it
-    trains."""
+    A round's figure is the unweighted mean over the clients that it sampled and admitted, each on
+    its own test part right after its own training. Rounds without evaluation or without admitted
+    clients have none."""
 
     sampled_last: float | None  # of the last such round; null if there is none
     sampled_highest: float | None  # of the highest such round; a choice by the test data

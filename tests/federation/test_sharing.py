@@ -18,13 +18,13 @@ from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.server_state import is_standalone
 from pfedlora_flwr.files import tensors_sha256
-from pfedlora_flwr.launch import execute as launcher
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.methods.standalone import Standalone, train_locally
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import derive
+from pfedlora_flwr.runs import begin
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.training.loop import Samples, Visit
 from tests.conftest import run_locally
@@ -122,7 +122,7 @@ def test_a_run_that_ends_between_two_states_resumes_to_the_same_hash(
     lost.unlink()
     with pytest.raises(UserError, match=rf"round 3, .* \({lost} is missing\): restore what"):
         run_locally(tmp_path / "run", keys | {"resume": True, "rounds": 5})
-    monkeypatch.setattr(launcher, "check_models", lambda *_: None)  # as on the host of a SuperLink
+    monkeypatch.setattr(begin, "check_models", lambda *_: None)  # as on the host of a SuperLink
     more = run_locally(tmp_path / "run", keys | {"resume": True, "rounds": 5})
     assert (
         more.stderr
