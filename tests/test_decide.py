@@ -83,6 +83,7 @@ def test_the_file_is_an_ordinary_comparison_that_compare_plans_alike(pfedlora: C
     code, out, _ = pfedlora("decide", *words, "--yaml")
     assert code == 0
     assert "`pfedlora compare decide-wards.yaml`" in out
+    assert out.startswith("2 sites (1 with fewer than 10 rows left out), 2 classes")
     assert not Path("runs").exists()
     said = yaml.safe_load(Path("decide-wards.yaml").read_text())
     assert said["methods"][:2] == ["standalone", "pooled"]
@@ -101,6 +102,7 @@ def test_the_file_is_an_ordinary_comparison_that_compare_plans_alike(pfedlora: C
         ((30, 30), {"sites": "wart"}, "sites is 'wart', and .*no such column; did you mean 'ward'"),
         ((30, 30), {"label": "x"}, "label is 'x', and .*its columns: a, b, c, state, ward"),
         ((30, 30), {"label": "ward"}, "sites and label are both 'ward'"),
+        ((30, 30), {"label": "a"}, r"column 'a' holds double; .*predict no numbers"),
         ((30,), {}, "all rows have ward=ward-0; expected at least two sites"),
         ((9, 8, 30), {}, "of 3 sites 1 have the 10 rows of partition.min-samples, the largest 30"),
         ((30, 30), {"classes": 1}, "all labels are well; expected at least two classes"),

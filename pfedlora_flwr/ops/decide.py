@@ -18,6 +18,7 @@ from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.data import datasets, registry, tables
 from pfedlora_flwr.data.datasets import Dataset
+from pfedlora_flwr.data.setup import check_classes
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, counted, meant, some
 from pfedlora_flwr.experiment import Experiment
@@ -184,10 +185,13 @@ def _data(
     if sites == label:
         raise UserError(f"sites and label are both {label!r}; allowed: two columns")
     dataset = datasets.load(registry.located(e.dataset), how)
+    check_classes(e, dataset)
     rows = _rows(dataset, table, sites, e.partition.min_samples)
     base |= dict(_training(dataset.kind, int(median(rows)), given))
     classes = some(dataset.class_names, _NAMED)
-    told = f"{counted(len(rows), 'site')}, {dataset.classes} classes ({classes})"
+    few = 0 if dataset.owners is None else len(np.unique(dataset.owners)) - len(rows)
+    without = f" ({few} with fewer than {e.partition.min_samples} rows left out)" if few else ""
+    told = f"{counted(len(rows), 'site')}{without}, {dataset.classes} classes ({classes})"
     return {**base, "clients": len(rows), **given}, told, rows
 
 
