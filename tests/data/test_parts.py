@@ -28,7 +28,9 @@ def drawn(file: Path, hashes: list[int], labels: list[int], client: int = 0) -> 
 ROWS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2)), min_size=10, max_size=60)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(months=st.lists(ROWS, min_size=2, max_size=4), order=st.randoms(use_true_random=False))
 def test_a_row_keeps_its_part_through_renewals(
     months: list[list[tuple[int, int]]],
