@@ -93,9 +93,11 @@ def _versions(text: object) -> dict[str, str]:
     """What a node says of its packages, by name. Raises ValueError for what no client says."""
     try:
         found = json.loads(str(text)[:_LONGEST_BASE])
-        return {name: printable(found[name])[:_LONGEST_VERSION] for name in TOLD if name in found}
-    except (TypeError, ValueError, RecursionError):
-        raise ValueError("its versions are none that a client tells") from None
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        raise ValueError("its versions are none that a client tells")
+    return {name: printable(found[name])[:_LONGEST_VERSION] for name in TOLD if name in found}
 
 
 def differing_versions(told: Mapping[str, str]) -> str:

@@ -19,20 +19,21 @@ import yaml
 
 from pfedlora_flwr.version import __version__
 
-TOLD = ("pfedlora-flwr", "flwr", "torch")
+_OWN = "pfedlora-flwr"
+TOLD = (_OWN, "flwr", "torch")
+"""Of which a server's and its nodes' versions must go together."""
 _PACKAGES = ("flwr", "torch", "torchvision", "timm", "peft", "numpy", "ray")
 
 
 def versions() -> dict[str, str | None]:
     """The versions of what makes a result."""
     others = {package: _version(package) for package in _PACKAGES}
-    return {"pfedlora-flwr": __version__, **others, "python": platform.python_version()}
+    return {_OWN: __version__, **others, "python": platform.python_version()}
 
 
 def told_versions() -> dict[str, str]:
-    """Those of which the server's and the nodes' must go together."""
-    every = versions()
-    return {name: every[name] or "" for name in TOLD}
+    """Those of `TOLD` here."""
+    return {n: (__version__ if n == _OWN else _version(n)) or "" for n in TOLD}
 
 
 def machine(device: str) -> dict[str, Any]:

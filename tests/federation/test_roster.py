@@ -299,6 +299,15 @@ def test_a_node_with_other_versions_is_named_and_with_other_messages_refused(
     ]
 
 
+@pytest.mark.parametrize("told", ['{"torch": [1]}', '["flwr"]', "3", "{"])
+def test_versions_that_no_client_tells_are_refused(told: str, tmp_path: Path) -> None:
+    found, refused = roster(Grid(n10=client(0, versions=told)), 1, tmp_path)
+    assert not found.wait_for_count(1, 0.2, lambda connected: None)
+    assert refused == [
+        "node 10 is not a client of this run: its versions are none that a client tells"
+    ]
+
+
 def test_a_new_site_may_have_more_classes_than_those_that_came_first(tmp_path: Path) -> None:
     grid = Grid(n10=own("a", "cat", "dog"), n11=own("b", "cat", "dog"))
     found, refused = roster(grid, 3, tmp_path)
