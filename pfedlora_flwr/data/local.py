@@ -239,10 +239,10 @@ def _own(
     row has its part for life; a node that has no number yet draws for a look alone."""
     dataset = datasets.load(name, how)
     check_classes(e, dataset)
-    labels, known, parts = np.asarray(dataset.labels), None, None
-    if state_path and client >= 0:
-        parts = Parts.of(Path(state_path).expanduser(), e.seed)
-        known = parts.known(dataset.input_hashes)
+    labels = np.asarray(dataset.labels)
+    kept = bool(state_path) and client >= 0
+    parts = Parts.of(Path(state_path).expanduser(), e.seed) if kept else None
+    known = parts.known(dataset.input_hashes) if parts else None
     whole = split_8_1_1(labels, np.arange(len(labels)), e.seed, client, known)
     split = trimmed(e, labels, whole, client)
     if not len(split.test):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ class Parts:
     def known(self, hashes: Hashes) -> Indices:
         """The part of each of these rows [n]: 0 training, 1 validation, 2 test, -1 none yet. Raises
         UserError for a file that is damaged."""
-        held, parts = self._read()
+        held, parts = self._held
         order = np.argsort(hashes, kind="stable")
         wanted = hashes[order]
         number = np.arange(len(wanted)) - np.searchsorted(wanted, wanted)  # among its equals
@@ -47,7 +48,7 @@ class Parts:
     def keep(self, hashes: Hashes, split: Split) -> None:
         """Adds all rows, as they are split; those that the site no longer has are kept, too. Raises
         UserError where they cannot be written."""
-        held, parts = self._read()
+        held, parts = self._held
         mine = np.zeros(len(hashes), np.uint8)
         mine[split.validation], mine[split.test] = 1, 2
         gone = ~np.isin(held, hashes)
@@ -64,8 +65,9 @@ class Parts:
         except OSError as error:
             raise UserError(f"state-path {self.file.parent}: {error.strerror}") from None
 
-    def _read(self) -> tuple[Hashes, npt.NDArray[np.uint8]]:
-        """All hashes, sorted, and their parts."""
+    @cached_property
+    def _held(self) -> tuple[Hashes, npt.NDArray[np.uint8]]:
+        """All hashes, sorted, and their parts, as they were on disk at the first look."""
         if not self.file.exists():
             return np.empty(0, np.uint64), np.empty(0, np.uint8)
         try:

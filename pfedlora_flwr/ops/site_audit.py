@@ -28,8 +28,8 @@ from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.rng import numpy_generator
 from pfedlora_flwr.runs.audits import Attack
 from pfedlora_flwr.runs.provenance import versions
-from pfedlora_flwr.runs.store import ABOUT, ClientStore
-from pfedlora_flwr.runs.trained import clients_of, load_trained
+from pfedlora_flwr.runs.store import ClientStore
+from pfedlora_flwr.runs.trained import clients_of, load_trained, node_stores
 from pfedlora_flwr.runs.uploads import UPLOADS, Uploads
 from pfedlora_flwr.site.egress import drawn
 
@@ -64,8 +64,7 @@ class _Home:
             raise UserError(f"{place} holds clients {', '.join(map(str, held))}: give one")
         self.client = held[0] if client is None else client
         self.trained = load_trained(place, self.client)
-        found = [*place.glob(f"{self.client}/{ABOUT}"), *place.glob(f"*/{self.client}/{ABOUT}")]
-        self.folder = found[0].parent
+        self.folder = node_stores(place, self.client)[0].folder
         self.path, self.run = self.folder.parent, self
         self.experiment, self.method = self.trained.experiment, self.trained.method
         self.setup = Setup(self.experiment, self.trained.about["site"]["data-path"])
@@ -193,9 +192,10 @@ def _of(attack: Attack | None, why: str) -> str:
 def _of_model(seen: Any) -> Attack | None:
     """Samples by their loss with the personal model."""
     samples, members = candidates(seen, seen.client)
-    predict = seen.method.predictor(seen.trained.module)
-    found = losses(predict, samples) if len(samples) else np.zeros(0)
-    return measure([Part(members, -found)], seen.experiment.seed) if len(samples) else None
+    if not len(samples):
+        return None
+    found = losses(seen.method.predictor(seen.trained.module), samples)
+    return measure([Part(members, -found)], seen.experiment.seed)
 
 
 def _by_shadows(seen: Any, count: int) -> Attack | None:

@@ -30,7 +30,7 @@ from pfedlora_flwr.runs.rows import (
 )
 from pfedlora_flwr.runs.standing import Standing
 from pfedlora_flwr.runs.store import ClientStore
-from pfedlora_flwr.runs.uploads import Uploads
+from pfedlora_flwr.runs.uploads import UPLOADS, Uploads
 
 Row = dict[str, Any]
 FORMAT = 3
@@ -75,7 +75,7 @@ class RunFiles:
         self.sites_file = self.server / "sites.json"
         self.origins_file = self.server / "origins.json"
         self.dp_file = self.server / "dp.json"
-        self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / "uploads")
+        self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / UPLOADS)
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
         self._held_out = path / HELD_OUT
         self.token_file = self.server / "token"

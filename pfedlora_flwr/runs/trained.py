@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import Site, site_settings
+from pfedlora_flwr.data.parts import FOLDER
 from pfedlora_flwr.data.source import Inputs
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.experiment import Experiment
@@ -117,10 +118,7 @@ def load_trained(place: Path, client: int) -> Trained:
     run = RunDirectory(place)
     if run.holds_run:
         return _from_run(run, client)
-    stores = [
-        ClientStore(about.parent)
-        for about in sorted([*place.glob(f"{client}/{ABOUT}"), *place.glob(f"*/{client}/{ABOUT}")])
-    ]
+    stores = node_stores(place, client)
     if not stores:
         held = _clients_held(place)
         named = some([str(k) for k in held], _NAMED)
@@ -145,6 +143,12 @@ def load_trained(place: Path, client: int) -> Trained:
     raise UserError(
         f"{stores[0].folder} holds no readable model: {'; '.join(damaged) or 'it is empty'}"
     )
+
+
+def node_stores(place: Path, client: int) -> list[ClientStore]:
+    """Where a node keeps models of `client`, by run: in its state-path, or a run's folder in it."""
+    found = [*place.glob(f"{client}/{ABOUT}"), *place.glob(f"*/{client}/{ABOUT}")]
+    return [ClientStore(about.parent) for about in sorted(found)]
 
 
 def about_of(
@@ -243,8 +247,9 @@ def _build(
 ) -> Trained:
     about = store.about()
     about["site"] = {"data-path": ""} | about["site"]
-    if "dataset" in about["site"]:  # a node's own data, whose rows' parts lie beside its models
-        about["site"]["state-path"] = str(store.folder.parent.parent)
+    state_path = store.folder.parent.parent
+    if (state_path / FOLDER).is_dir():  # of a node's own data, whose rows keep their parts
+        about["site"]["state-path"] = str(state_path)
     experiment = from_flat(about["experiment"])
     # of the client's own data, which may have fewer classes than the federation
     about["class_names"] = _filled(about["class_names"], about["classes"])

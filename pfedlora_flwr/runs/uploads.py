@@ -10,7 +10,7 @@ from pfedlora_flwr.methods.method import ByClient, Tensors, Upload
 from pfedlora_flwr.runs.store import read_tensors, write_tensors
 
 UPLOADS = "uploads"
-"""The folder of a node, beside its model."""
+"""The folder in a run's directory, and on a node beside its model."""
 
 
 class Uploads:
