@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pfedlora_flwr.data.images import dark, of_8_bits
 from pfedlora_flwr.data.normalisation import coarse
-from pfedlora_flwr.data.source import LARGEST, Arrays, Inputs, Reading
+from pfedlora_flwr.data.source import CLASSIFY, LARGEST, Arrays, Inputs, Reading
 from pfedlora_flwr.errors import UserError, kind, some
 from pfedlora_flwr.models.registry import made
 from pfedlora_flwr.training import kinds
@@ -285,7 +285,7 @@ def _mend(labels: npt.NDArray[Any], n: int) -> str:
         of = "of one-hot labels labels.argmax(1)" if one_hot else several
         return f"{wanted}: of one column take labels[:, 0], {of}"
     if labels.shape == (n,) and labels.dtype.kind == "f":
-        return f"{wanted}: methods here classify, and predict no numbers (regression)"
+        return f"{wanted}: {CLASSIFY}"
     if labels.shape == (n,) and labels.dtype.kind in "US":
         return f"{wanted}: number the classes from 0, and name them in `class_names`"
     return wanted

@@ -118,15 +118,15 @@ class DataKeys(Section):
     def check(self) -> None:
         if self.sep == self.decimal:
             raise UserError("data.decimal is comma, and data.sep, too: a CSV needs two marks")
-        for name in ("features", "drop"):
-            held = getattr(self, name) or ()
-            if len(set(held)) < len(held):
-                raise wrong(f"data.{name}", getattr(self, name), "names, each once")
+        chosen = {"data.features": self.features, "data.drop": self.drop}
+        for name, held in chosen.items():
+            if held and len(set(held)) < len(held):
+                raise wrong(name, held, "names, each once")
         if self.features and self.drop:
             raise wrong("data.drop", self.drop, "auto, with data.features, which names the others")
-        if self.text_column and (self.features or self.drop):
-            key, held = ("features", self.features) if self.features else ("drop", self.drop)
-            raise wrong(f"data.{key}", held, "auto, with data.text-column")
+        for name, held in chosen.items():
+            if held and self.text_column:
+                raise wrong(name, held, "auto, with data.text-column")
         names = self.class_names or ()
         if len(set(names)) < len(names) or len(names) == 1:
             raise wrong(

@@ -13,7 +13,7 @@ from pfedlora_flwr.data.normalisation import Constants, of_parts
 from pfedlora_flwr.data.partition import Partition, Split, make_partition
 from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.data.remarks import remarks, shown_by_sums
-from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.data.source import CLASSIFY, Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models.task import Task
@@ -123,8 +123,8 @@ def check_classes(e: Experiment, dataset: Dataset) -> None:
     if unnamed and (found > _MANY or _FEW < found >= rows / 2):
         raise UserError(
             f"dataset {dataset.name!r} has {found} different labels in {rows} {dataset.kind.unit}:"
-            " methods here classify, and predict no numbers (regression); if they are classes, set"
-            f" classes={found}, else divide the target into a few classes"
+            f" {CLASSIFY}; if they are classes, set classes={found}, else divide the target into a"
+            " few classes"
         )
 
 

@@ -15,6 +15,8 @@ from pfedlora_flwr.training.kinds import IMAGES, Shape, read_shape
 
 SIZE = 32
 """Height and width of the images of datasets that come in one size."""
+CLASSIFY = "methods here classify, and predict no numbers (regression)"
+"""Said where labels are, or may be, a number to predict."""
 LARGEST = float(np.finfo(np.float32).max)
 """Of a number in series and vectors, by its size: 3.4e38."""
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.normalisation import coarse
-from pfedlora_flwr.data.source import LARGEST, Arrays, Inputs, Reading
+from pfedlora_flwr.data.source import CLASSIFY, LARGEST, Arrays, Inputs, Reading
 from pfedlora_flwr.errors import UserError, counted, first_line, kind, some
 from pfedlora_flwr.training.kinds import BYTES_A_TOKEN
 
@@ -417,7 +417,7 @@ def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
         pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind)
     ):
         number = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        classes = ": methods here classify, and predict no numbers (regression)" if number else ""
+        classes = f": {CLASSIFY}" if number else ""
         raise UserError(
             f"{where}: column {name!r} holds {str(column.type)[:_TYPE]}; expected text or integers"
             + classes

@@ -117,10 +117,14 @@ class Roster:
         return self._fingerprint or OWN
 
     @property
+    def _claim_of(self) -> dict[int, Claim]:
+        """By client, what its node claims."""
+        return {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}
+
+    @property
     def own(self) -> set[int]:
         """The clients whose nodes say that their data is their own."""
-        claims = {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}
-        return {client for client, claim in claims.items() if claim.partition == OWN}
+        return {client for client, claim in self._claim_of.items() if claim.partition == OWN}
 
     @property
     def away(self) -> list[str]:
@@ -130,14 +134,12 @@ class Roster:
     @property
     def versions(self) -> dict[int, dict[str, str]]:
         """By client, those of its node's packages, where a node is one client's."""
-        told = {client: self._claims.get(node) for client, node in self.node_of.items()}
-        return {} if self.alike else {c: claim.versions for c, claim in told.items() if claim}
+        return {} if self.alike else {c: claim.versions for c, claim in self._claim_of.items()}
 
     @property
     def withheld(self) -> dict[int, list[str]]:
         """By client, the rules `egress.…` by which its site keeps something back."""
-        claims = {c: self._claims[n] for c, n in self.node_of.items() if n in self._claims}
-        return {client: claim.withheld for client, claim in claims.items() if claim.withheld}
+        return {c: claim.withheld for c, claim in self._claim_of.items() if claim.withheld}
 
     def wait_for(
         self,

@@ -186,10 +186,9 @@ def _data(
         raise UserError(f"sites and label are both {label!r}; allowed: two columns")
     dataset = datasets.load(registry.located(e.dataset), how)
     check_classes(e, dataset)
-    rows = _rows(dataset, table, sites, e.partition.min_samples)
+    rows, few = _rows(dataset, table, sites, e.partition.min_samples)
     base |= dict(_training(dataset.kind, int(median(rows)), given))
     classes = some(dataset.class_names, _NAMED)
-    few = 0 if dataset.owners is None else len(np.unique(dataset.owners)) - len(rows)
     without = f" ({few} with fewer than {e.partition.min_samples} rows left out)" if few else ""
     told = f"{counted(len(rows), 'site')}{without}, {dataset.classes} classes ({classes})"
     return {**base, "clients": len(rows), **given}, told, rows
@@ -216,8 +215,9 @@ def _at_nodes(
     return {**base, **given}, told, [rows] * clients
 
 
-def _rows(dataset: Dataset, table: Path, sites: str, least: int) -> list[int]:
-    """Of each site that has enough to take part. Raises UserError if those are not two."""
+def _rows(dataset: Dataset, table: Path, sites: str, least: int) -> tuple[list[int], int]:
+    """Of each site that has enough to take part, and how many have not. Raises UserError if those
+    that have are not two."""
     names, counts = np.unique(np.asarray(dataset.owners), return_counts=True)
     rows = [int(count) for count in counts if count >= least]
     if len(names) < 2:
@@ -231,7 +231,7 @@ def _rows(dataset: Dataset, table: Path, sites: str, least: int) -> list[int]:
             f" partition.min-samples, the largest {counts.max()}; expected at least two sites"
             f" with so many: is {sites!r} the column of sites?"
         )
-    return rows
+    return rows, len(names) - len(rows)
 
 
 def _training(kind: Kind, rows: int, given: Mapping[str, object]) -> Iterator[tuple[str, object]]:

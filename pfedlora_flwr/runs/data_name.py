@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from pfedlora_flwr.data import registry
@@ -28,9 +27,9 @@ from pfedlora_flwr.training import kinds
 def keep_sites(
     run: RunDirectory,
     own: Collection[int],
-    classes: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    versions: Mapping[int, Mapping[str, str]] = MappingProxyType({}),
+    classes: Sequence[str],
+    columns: Sequence[str],
+    versions: Mapping[int, Mapping[str, str]],
 ) -> None:
     """Keeps which clients have told that their data is their own, its classes and columns, and
     each client's versions."""
