@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.runs.accountant import epsilon
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.status import find_status
 from pfedlora_flwr.site import egress
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
@@ -93,15 +97,19 @@ def some_rules(draw: random.Random) -> Rules:
     }
 
 
+NONE: Mapping[int, str] = MappingProxyType({})
+
+
 def federate(
-    folder: Path, rules: list[Rules], keys: Mapping[str, Any], top: str = ""
+    folder: Path, rules: list[Rules], keys: Mapping[str, Any], more: Mapping[int, str] = NONE
 ) -> list[tuple[int, Message]]:
     """A run of sites with these policies, None: without; all replies as they travel, with their
-    sites."""
+    sites. more: further rules, by site."""
     nodes = []
     for k, one in enumerate(rules):
         (folder / f"{k}.toml").write_text(
-            f"{top}\n[egress]\n" + "".join(f"{n} = {json.dumps(v)}\n" for n, v in one.items())
+            f"{more.get(k, '')}\n[egress]\n"
+            + "".join(f"{n} = {json.dumps(v)}\n" for n, v in one.items())
         )
         home = {"partition-id": k, "state-path": str(folder / str(k))}
         nodes.append(home | ({"policy": str(folder / f"{k}.toml")} if one else {}))
@@ -284,3 +292,34 @@ def test_a_run_goes_on_without_what_some_sites_withhold_and_says_so(
     entries = [*Log(tmp_path / "0").lines()]
     assert [entry["method"] for entry in entries] == ["fedavg"] * len(entries)
     assert sum(entry["upload"] for entry in entries) == 3
+
+
+CAPS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "epsilon-cap": (
+        f"epsilon-cap = {epsilon(5.0, 2, 1e-5) + 0.01}",
+        {"dp.clip": 0.3, "dp.noise": 5.0},
+        "epsilon-cap is set here, and this visit would exceed it: this node steps out",
+    ),
+    "bytes": ("bytes = 6_000_000", {}, "bytes is 6000000 here, and"),
+}
+
+
+@pytest.mark.parametrize("name", CAPS)
+def test_a_site_at_its_cap_in_mid_run_steps_out_and_the_others_go_on_to_the_end(
+    name: str, tmp_path: Path
+) -> None:
+    rule, keys, line = CAPS[name]
+    keys = keys | {"method": "fedavg", "rounds": 4, "min-success": 0.6, "models": "cnn5"}
+    federate(tmp_path, [OPEN] * SITES, keys, {2: rule})
+    rounds = [json.loads(text) for text in (tmp_path / "run" / "rounds.jsonl").open()][1:]
+    assert [2 in row["admitted"] for row in rounds] == [True, True, False, False]
+    assert all({*row["admitted"]} >= {0, 1, 3, 4, 5} for row in rounds)
+    lines = [json.loads(text) for text in (tmp_path / "run" / "clients.jsonl").open()]
+    told = {(row["client"], row["reason"]) for row in lines if row["status"] == "failed"}
+    assert told == {(2, NEUTRAL)}
+    entries = [*Log(tmp_path / "2").lines()]
+    assert [line in entry.get("refused", "") for entry in entries if entry["kind"] == "train"] == [
+        *(False, False, True, True, True, True)  # each round asks once more
+    ]
+    status = find_status(RunDirectory(tmp_path / "run"))
+    assert (status["state"], status["per_client"]["2"]["reason"]) == ("completed", NEUTRAL)
