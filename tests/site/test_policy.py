@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,11 @@ from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.messages import Instruction, written
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.runs.accountant import epsilon
-from pfedlora_flwr.site import policy as policies
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
 from pfedlora_flwr.site.policy import Policy, check_file
 
+PAGE = Path(__file__).parents[2] / "docs" / "site.md"
 BASE: dict[str, Any] = {
     "clients": 3,
     "rounds": 2,
@@ -75,8 +76,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "dp of another level": ('dp = "record"', DP, "dp of level record is demanded here"),
     "epsilon-cap": ("epsilon-cap = 3.0", {}, "epsilon-cap is demanded here"),
     "methods": ('methods = ["fedrep"]', {}, "methods here are fedrep, and this run's is fedavg"),
-    "models": ('models = ["cnn5"]', {}, "models here are cnn5, and this run's are tests.methods"),
-    "rounds": ("rounds = 1", {}, "rounds is 1 here, and 2 in this run"),
+    "models": ('models = ["cnn1"]', {"models": "cnn5"}, "models here are cnn1, and this run's are"),
+    "rounds": ("rounds = 1", {"rounds": 2}, "rounds is 1 here, and 2 in this run"),
     "audit": ("audit = false", {"audit.uploads": True}, "audit is false here"),
     "code": ('allow-code = ""', {"method": "os:system"}, "is code, of which this node allows"),
     "data": ('data-root = "/srv"', {"dataset": "csv:/etc/passwd"}, "allows files below its data-"),
@@ -88,26 +89,40 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "class rows": ("[egress]\nmin-count = 5", {"method": "fedridge"}, "egress.min-count is set"),
     "sums": ('[egress]\nclass-counts = "rounded"', {"method": "fedncm"}, "are exact sums"),
     "scores in a sum": ('[egress]\nscores = "none"', MASKS, "a masked sum holds scores"),
-    "few samples": ("[egress]\nmin-count = 1000", {}, ""),
+    "few samples": (
+        "[egress]\nmin-count = 1000",
+        {"models": "cnn5"},
+        "egress.min-count is 1000 here",
+    ),
 }
+
+
+def refused(name: str, folder: Path) -> tuple[Node, str]:
+    """A node that has refused this attempt, and its row in docs/site.md."""
+    text, keys, _ = REFUSED[name]
+    allowed = "" if "allow-code" in text else 'allow-code = "tests.methods.narrow"\n'
+    node, train = Node(folder, allowed + text), None
+    if name == "few samples":
+        state = client_app_state()
+        train = wire.train_message(2, 1, state, instruction(names=[*state]), 60)
+    assert node.ask(keys, train) == NEUTRAL
+    asked = {k: v for k, v in (keys or {"method": "fedavg"}).items() if k != "secagg.max-samples"}
+    words = " ".join(f"{k}={str(v).lower() if v is True else v}" for k, v in asked.items())
+    rule = text.replace("[egress]\n", "egress.")
+    return node, f"| `{rule}` | `{words}` | {node.log()[0]['refused']} |"
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_each_rule_refuses_its_run_before_data_are_read_and_tells_why_at_the_site_alone(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, keys, line = REFUSED[name]
+    _, keys, line = REFUSED[name]
     if name not in ("few samples", "data"):  # permissions are asked where data would be opened
         read = "pfedlora_flwr.data.local.Site.find"
         monkeypatch.setattr(read, lambda *_: pytest.fail("data were read"))
-    allowed = "" if "allow-code" in text else 'allow-code = "tests.methods.narrow"\n'
-    node = Node(tmp_path, allowed + text)
-    if name == "few samples":
-        train = wire.train_message(2, 1, {}, instruction(), 60)
-        assert node.ask(keys, train) == NEUTRAL
-        return
-    assert node.ask(keys) == NEUTRAL
+    node, row = refused(name, tmp_path)
     assert line in node.log()[0]["refused"]
+    assert row in PAGE.read_text(), "see `python -m tests.site.test_policy`"
     node.file.write_text('allow-code = "tests.methods.narrow"')
     if "csv" in str(keys) or "os:" in str(keys):
         return
@@ -320,11 +335,17 @@ def test_at_its_cap_in_mid_run_a_site_steps_out_with_a_neutral_line(tmp_path: Pa
 
 
 def test_the_policies_to_copy_hold() -> None:
-    docs = Path(policies.__file__).parents[2] / "docs" / "policies"
-    files = sorted(docs.glob("*.toml"))
+    files = sorted((PAGE.parent / "policies").glob("*.toml"))
     assert [file.stem for file in files] == ["hospital", "plant", "research"]
-    page = (docs.parent / "site.md").read_text()
+    page = PAGE.read_text()
     for file in files:
         told, mistakes = check_file(file)
         assert (mistakes, told is not None) == ([], True)
-        assert file.read_text().strip() in page, f"site.md has another {file.name}"
+        assert f"(policies/{file.name})" in page
+    assert files[0].read_text().strip() in page, "site.md has another hospital"
+
+
+if __name__ == "__main__":
+    for attempt in REFUSED:
+        with tempfile.TemporaryDirectory() as place:
+            print(refused(attempt, Path(place))[1])
