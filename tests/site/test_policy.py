@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import tempfile
 import time
@@ -20,6 +21,8 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.messages import Instruction, written
 from pfedlora_flwr.launch.local import LocalGrid
+from pfedlora_flwr.report import pdf
+from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.accountant import epsilon
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
@@ -319,6 +322,26 @@ def test_a_site_s_pages_tell_what_left_it_and_what_it_refused(tmp_path: Path) ->
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
     assert str(tmp_path) not in text
+    files = [tmp_path / "a.pdf", tmp_path / "b.pdf"]
+    for file in files:
+        site("report", str(node.state), "--output", str(file))
+        assert (file.read_bytes()[:5], pages(file)) == (b"%PDF-", 1)
+    assert files[0].read_bytes() == files[1].read_bytes(), "it has a date"
+
+
+def pages(file: Path) -> int:
+    return len(re.findall(rb"/Type /Page\b", file.read_bytes()))
+
+
+def test_a_pdf_has_every_line_of_a_table_on_as_many_pages_as_that_takes(tmp_path: Path) -> None:
+    rows = [{"run": str(n), "why": f"$\\x_{n} " + "word " * 12} for n in range(100)]
+    lines = pdf.below("All", Table("a", "b", rows))
+    starts = [f"{n:<3}  $\\x_{n} word word word word word word" for n in range(100)]
+    assert all(line.startswith(s) for line, s in zip(lines[3::2], starts, strict=True))
+    assert sum(line.count("word") for line in lines) == 1200
+    assert max(map(len, lines)) <= 45
+    (tmp_path / "a.pdf").write_bytes(pdf.pdf("A", [("All", Table("a", "b", rows)), ("", ["c"])]))
+    assert pages(tmp_path / "a.pdf") == 5
 
 
 def test_at_its_cap_in_mid_run_a_site_steps_out_with_a_neutral_line(tmp_path: Path) -> None:
