@@ -133,7 +133,7 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any, client: int) -> I
         yield from [] if reply.error.reason == NEUTRAL else [f"a line: {reply.error.reason}"]
         return
     content, least, split = reply.content, rules["min-count"], site.split
-    step, by_class = rules["step"], rules["class-counts"] == "each" and least == 1
+    step, by_class = rules["step"], rules["class-counts"] == "each"
 
     def told(size: int) -> int:
         whole = {"rounded": size // step * step, "capped": min(size, rules["cap"])}
@@ -146,7 +146,7 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any, client: int) -> I
     said = wire.told_in(content) or {}
     allowed = ALWAYS | ({"loss", "losses"} if rules["losses"] else set())
     if rules["scores"] == "each" and min(sizes.values()) >= least:
-        allowed |= SCORES | ({"confusion"} if by_class else set())
+        allowed |= SCORES | ({"confusion"} if by_class and least == 1 else set())
     if rules["feature-names"] or said.get("columns") == "[]":
         allowed |= {"columns"}
     if said.get("other_accuracies") == "{}":
@@ -158,7 +158,10 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any, client: int) -> I
         if said.get(part, size) != size:
             yield f"{part} is {said[part]}"
     for name in json.loads(said.get("scores", "{}")):
-        if not by_class and not name.endswith(("log_loss", "ece")):
+        part = taken.split.validation if name.startswith("validation_") else taken.split.test
+        sizes_of = np.bincount(site.dataset.labels[part])
+        enough = by_class and (sizes_of[sizes_of > 0] >= least).all()
+        if not enough and not name.endswith(("log_loss", "ece")):
             yield f"the score {name}"
         if not rules["losses"] and name.endswith("log_loss"):
             yield f"the loss {name}"
@@ -253,6 +256,26 @@ MUTANTS: dict[str, tuple[Rules, dict[str, Any], str]] = {
     "mixed": ({"min-count": 12}, {"method": "fedre"}, "what mixes all classes"),
     "adaptation": ({"scores": "none"}, SETTINGS["held out"], "the field held_out"),
 }
+
+
+def test_scores_that_weigh_classes_alike_leave_where_every_class_has_enough_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: dict[str, Any] = {"partition.kind": "iid", "dataset": "synthetic:2000"}
+    keys |= {"method": "fedavg", "scores.by-class": True, "rounds": 1}
+    rules = [OPEN | {"min-count": least} for least in (2, 3, 2, 30, 30, 30)]
+    (tmp_path / "a").mkdir()
+    told = [
+        len(json.loads(said["scores"]))
+        for _, reply in federate(tmp_path / "a", rules, keys)
+        if "scores" in (said := wire.told_in(reply.content) or {})
+    ]
+    assert {*told} == {12, 8, 4}, "all, those of one part, and none"
+    assert all_wrong(tmp_path / "b", rules, keys) == []
+    monkeypatch.setattr(
+        "pfedlora_flwr.federation.client.vouched", lambda *_: {"enough": '["", "validation_"]'}
+    )
+    assert "the score balanced_accuracy" in all_wrong(tmp_path / "c", rules, keys)
 
 
 @pytest.mark.parametrize("name", MUTANTS)

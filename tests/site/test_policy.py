@@ -159,6 +159,11 @@ def test_bytes_uploads_and_runs_of_a_day_are_counted_by_the_log(tmp_path: Path) 
             expected
         )
     assert "this run has had 2 uploads" in node.log()[-1]["refused"]
+    state = client_app_state()
+    for run, token, expected in ((9, "a1", NEUTRAL), (1, "b2", NEUTRAL), (9, "b2", "")):
+        told = instruction(names=[*state], token=token)
+        said = node.ask(keys, wire.train_message(2, 1, state, told, 60), run)
+        assert said == expected, "resumed, renamed, and another run"
 
 
 def client_app_state() -> dict[str, Any]:
