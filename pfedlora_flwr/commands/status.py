@@ -134,9 +134,10 @@ def _update(client: ClientStatus, now: float) -> str:
 
 
 def _nodes(nodes: list[NodeStatus]) -> Table:
-    shown = Table("node", "status", "since", "key", box=box.SIMPLE_HEAD)
+    shown = Table("node", "name", "status", "since", "key", box=box.SIMPLE_HEAD)
     for node in nodes:
-        shown.add_row(str(node["number"]), node["status"], node["since"], node["key"])
+        of = str(node["number"]), Text(node["name"])
+        shown.add_row(*of, node["status"], node["since"], node["key"])
     return shown
 
 

@@ -45,6 +45,7 @@ class NodeStatus(TypedDict):
     """A SuperNode in `pfedlora status --superlink NAME --json`, as Flower knows it."""
 
     number: int  # Flower's own
+    name: str  # under which it is registered; empty without one
     status: str  # online, offline or registered
     since: str  # when that began, in UTC
     key: str  # its key's fingerprint; empty without authentication

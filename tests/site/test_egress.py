@@ -158,9 +158,9 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any, client: int) -> I
         if said.get(part, size) != size:
             yield f"{part} is {said[part]}"
     for name in json.loads(said.get("scores", "{}")):
-        part = taken.split.validation if name.startswith("validation_") else taken.split.test
-        sizes_of = np.bincount(site.dataset.labels[part])
-        enough = by_class and (sizes_of[sizes_of > 0] >= least).all()
+        rows = taken.split.validation if name.startswith("validation_") else taken.split.test
+        of_class = np.bincount(site.dataset.labels[rows])
+        enough = by_class and (of_class[of_class > 0] >= least).all()
         if not enough and not name.endswith(("log_loss", "ece")):
             yield f"the score {name}"
         if not rules["losses"] and name.endswith("log_loss"):
