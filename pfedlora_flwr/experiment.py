@@ -204,6 +204,12 @@ class Experiment(Section):
         "evaluate every client's initial model as round 0; otherwise clients count from their first"
         " visit on, and the best round is one over as many clients as the last",
     )
+    start_from: str = key(
+        "",
+        "begin from an earlier run: its directory, or a file of `pfedlora export RUN --shared`."
+        " Rounds go on behind the earlier run's last one",
+        path=True,
+    )
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
     local_epochs: int = key(1, "E, epochs of local training per round", low=1)
     batch_size: int = key(64, "B, samples per step", low=1)

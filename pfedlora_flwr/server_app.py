@@ -17,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pfedlora_flwr.config.setup import Setup
+from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.errors import (
     UserError,
     brief,
@@ -83,6 +84,9 @@ def serve(
             allowed = permissions.ANYTHING if in_one_machine(grid) else permissions.of_server()
             whole.enter_context(permissions.held(allowed))
             opened = _open(of_server(grid, context.run_config), also, simulated=is_simulation(grid))
+            way = opened[0]
+            if in_one_machine(grid) and not find(way.config.experiment.dataset).shape:
+                way.run.keep_rows(Setup.of(way.config))
         except (UserError, OSError) as error:
             tell("", {"status": "failed", "error": reason_of(error)})
             raise error from None

@@ -59,10 +59,13 @@ class Partition:
         return digest.hexdigest()
 
 
-def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
-    """The partition that the Experiment names, always the same for the same seed. Raises UserError
-    when it is impossible."""
-    made, last, clients = _made(experiment, dataset), experiment.partition.last, experiment.clients
+def make_partition(
+    experiment: Experiment, dataset: Dataset, known: Indices | None = None
+) -> Partition:
+    """The partition that the Experiment names, always the same for the same seed. known: the part
+    that each sample has already (`split_8_1_1`). Raises UserError when it is impossible."""
+    made, last = _made(experiment, dataset, known), experiment.partition.last
+    clients = experiment.clients
     if last is None:
         return made
     if last >= clients:
@@ -75,7 +78,7 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
     )
 
 
-def _made(e: Experiment, dataset: Dataset) -> Partition:
+def _made(e: Experiment, dataset: Dataset, known: Indices | None) -> Partition:
     """The same with the clients as they come."""
     labels = np.asarray(dataset.labels)
     if len(labels) < SMALLEST:
@@ -83,7 +86,7 @@ def _made(e: Experiment, dataset: Dataset) -> Partition:
             f"{e.dataset} has {len(labels)} {dataset.kind.unit}; a client needs {SMALLEST}"
         )
     if e.partition.kind == NATURAL:
-        return _natural(e, dataset, labels)
+        return _natural(e, dataset, labels, known)
     if e.clients * SMALLEST > len(labels):
         has = f"{e.dataset} has {len(labels)} {dataset.kind.unit}, {SMALLEST} for each client"
         raise UserError(f"clients is {e.clients}; {has}: allowed ≤ {len(labels) // SMALLEST}")
@@ -94,11 +97,11 @@ def _made(e: Experiment, dataset: Dataset) -> Partition:
             f"client {smallest} would have {len(owned[smallest])} samples, and needs {SMALLEST};"
             " use fewer clients or more classes a client"
         )
-    splits = tuple(split_of(e, labels, own, k) for k, own in enumerate(owned))
+    splits = tuple(split_of(e, labels, own, k, known) for k, own in enumerate(owned))
     return Partition(splits, feature_names=dataset.feature_names or (), values=dataset.values)
 
 
-def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
+def _natural(e: Experiment, dataset: Dataset, labels: Indices, known: Indices | None) -> Partition:
     """The clients are the owners of at least `partition.min-samples` samples, in sorted order."""
     if dataset.owners is None:
         raise UserError(
@@ -119,7 +122,8 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
             + (f"set clients={len(enough)}" if len(enough) else "lower partition.min-samples")
         )
     splits = (
-        split_of(e, labels, np.flatnonzero(owner == place), k) for k, place in enumerate(enough)
+        split_of(e, labels, np.flatnonzero(owner == place), k, known)
+        for k, place in enumerate(enough)
     )
     return Partition(
         tuple(splits),
@@ -206,9 +210,11 @@ of classes; in the order of help."""
 KINDS = (*DRAWN, NATURAL)
 
 
-def split_of(e: Experiment, labels: Indices, own: Indices, client: int) -> Split:
+def split_of(
+    e: Experiment, labels: Indices, own: Indices, client: int, known: Indices | None = None
+) -> Split:
     """A client's samples `own` in three parts, of the training part what it may have."""
-    return trimmed(e, labels, split_8_1_1(labels, own, e.seed, client), client)
+    return trimmed(e, labels, split_8_1_1(labels, own, e.seed, client, known), client)
 
 
 def trimmed(e: Experiment, labels: Indices, split: Split, client: int) -> Split:

@@ -68,7 +68,7 @@ class PersonalisedStrategy:
             self.shared, self._fail, self._refuse_update
         ) or PlainUplink(e, x, self.method, self.shared, self._refuse_update)
         self._data = ""
-        self._origins = self.run.origins()
+        self._origins, self._begun_after = self.run.origins(), self.run.begun_after
         self._pinned = [kept.versions for kept in self.run.checkpoints.pinned().values()]
 
     def complete(self, grid: Grid) -> None:
@@ -310,6 +310,7 @@ class PersonalisedStrategy:
             names=list(down),
             adapt=adapting or None,
             origin=origin_of(version, self._origins),
+            renewed=0 < version <= self._begun_after or None,
             keep=[kept[client] for kept in self._pinned if client in kept] or None,
             data=self._data or None,
         )

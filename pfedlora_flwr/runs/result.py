@@ -127,8 +127,12 @@ def _with_what_is_here(
     )
     if origins := run.origins():
         result["begun_from"] = [
-            {"run": o["run"], "without": o["without"], "round": o["round"]} for o in origins
+            {"run": o["run"], "without": o["without"], "round": o["round"]}
+            for o in origins
+            if "without" in o
         ]
+    if started := run.started_from():
+        result["started_from"] = started
     rows = run.rounds()
     if state is not None and rows:
         result = _with_measures(result, run, config, state, rows)
