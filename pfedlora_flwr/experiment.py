@@ -208,7 +208,6 @@ class Experiment(Section):
         "",
         "begin from an earlier run: its directory, or a file of `pfedlora export RUN --shared`."
         " Rounds go on behind the earlier run's last one",
-        path=True,
     )
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
     local_epochs: int = key(1, "E, epochs of local training per round", low=1)

@@ -29,7 +29,12 @@ from pfedlora_flwr.models import registry as models
 
 _PER_CLIENT = "partition.classes-per-client"
 """A key that may be auto, and is a number in an Experiment."""
-_LOCATED = {"dataset": datasets.located, "models": models.located, "lora.init": lora.located}
+_LOCATED = {
+    "dataset": datasets.located,
+    "models": models.located,
+    "lora.init": lora.located,
+    "start-from": lambda place: str(absolute(place)) if place else "",
+}
 """Keys that may hold a path among other words."""
 
 
@@ -114,12 +119,9 @@ def located(config: RunConfig, output: Path) -> RunConfig:
     """The same with absolute paths: a run's processes do not run in the user's folder."""
     e, x = config.experiment, config.execution
     data_path = str(absolute(x.data_path)) if x.data_path else ""
-    of_method = option_keys(e.method, type(e.options))
-    paths = {n: kv for n, kv in e.keys().items() if kv[0].path or n in _LOCATED}
-    own, files = (
-        {k.attribute: located_value(k, v) for n, (k, v) in paths.items() if (n in of_method) is of}
-        for of in (False, True)
-    )
+    every = e.keys().values()
+    own = {k.attribute: located_value(k, value) for k, value in every if k.name in _LOCATED}
+    files = {k.attribute: located_value(k, value) for k, value in every if k.path}
     return RunConfig(
         e.replace(**own, options=replace(e.options, **files)),
         x.replace(output=str(absolute(output)), data_path=data_path),
