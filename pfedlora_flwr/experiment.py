@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pfedlora_flwr.data.keys import DataKeys, PartitionKeys
+from pfedlora_flwr.data.keys import DataKeys, PartitionKeys, SplitKeys
 from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg
 from pfedlora_flwr.keys import (
     Form,
@@ -115,6 +115,7 @@ class Experiment(Section):
         " data)",
     )
     data: DataKeys = section(DataKeys)
+    split: SplitKeys = section(SplitKeys)
     clients: int = key(
         10,
         "N, the number of clients; auto, by `flwr run` in a simulation: the number of nodes",

@@ -358,7 +358,7 @@ def _unused(name: str, config: RunConfig) -> str:
         return why
     if name == "data-path" and config.execution.data_path and not datasets.takes_path(e.dataset):
         return f"dataset {e.dataset!r} takes no files from there"
-    if name.startswith("data.") and name not in datasets.find(e.dataset).columns:
+    if name.startswith(("data.", "split.c")) and name not in datasets.find(e.dataset).columns:
         return f"dataset {e.dataset!r} does not take it"
     if name == "setting" and e.models is not None and e.flat().get("adapter.kind") != "auto":
         return "models names the client models"

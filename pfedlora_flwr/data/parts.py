@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.arrays import DAMAGED
-from pfedlora_flwr.data.partition import Partition, Split
+from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.data.source import Indices
+from pfedlora_flwr.data.split import Split
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import write_atomically
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants, of_parts
-from pfedlora_flwr.data.partition import Partition, Split, make_partition
+from pfedlora_flwr.data.partition import Partition, make_partition
 from pfedlora_flwr.data.parts import OF_RUN, Parts
 from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.data.remarks import remarks, shown_by_sums
 from pfedlora_flwr.data.source import CLASSIFY, Reading
+from pfedlora_flwr.data.split import Split
 from pfedlora_flwr.errors import UserError, permissions
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models.task import Task
