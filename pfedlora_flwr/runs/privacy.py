@@ -102,6 +102,11 @@ def notes_of(e: Experiment) -> list[str]:
     return [f"{name}: {SIMULATED}" for name in protections(e)]
 
 
+def read_by_server(told: Privacy) -> str:
+    """What the server of a run could read of its clients, by its result."""
+    return "a round's sum" if told["secagg"]["enabled"] else "each client's upload"
+
+
 def protections(e: Experiment) -> list[str]:
     """The keys by which `e` hides something of its clients."""
     on = {"secagg.enabled": e.secagg.enabled, "dp": e.dp.enabled}

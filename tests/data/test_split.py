@@ -278,9 +278,7 @@ def test_a_row_that_is_given_to_both_sides_is_refused() -> None:
     e = from_flat(
         {"split.kind": "given", "clients": 2, "partition.kind": "iid", "dataset": "csv:t.csv"}
     )
-    with pytest.raises(
-        UserError, match=r"equal rows are in .* the test part \(1\)"
-    ):
+    with pytest.raises(UserError, match=r"equal rows are in .* the test part \(1\)"):
         make_partition(e, data([i % 3 for i in range(60)], part, inputs=inputs))
 
 
