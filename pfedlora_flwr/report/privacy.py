@@ -10,7 +10,7 @@ from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data.split import SAID
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import words
-from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.load import Study, communicates
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.clear import in_words
 from pfedlora_flwr.runs.completed import Run
@@ -62,8 +62,9 @@ def sent(study: Study) -> Table:
             "noise": _each(map(_noise, o.runs.values())),
         }
         for o in study.in_order()
+        if communicates(o)
     ]
-    return Table("sent", "What was sent, and who could see it", rows)
+    return Table("sent", "Sent and read", rows)
 
 
 def known(study: Study) -> Table:
