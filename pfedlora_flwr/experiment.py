@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pfedlora_flwr.data.keys import DataKeys, PartitionKeys, SplitKeys
-from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg
+from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg, Stop
 from pfedlora_flwr.keys import (
     Form,
     Key,
@@ -205,6 +205,7 @@ class Experiment(Section):
         "evaluate every client's initial model as round 0; otherwise clients count from their first"
         " visit on, and the best round is one over as many clients as the last",
     )
+    stop: Stop = section(Stop)
     start_from: str = key(
         "",
         "begin from an earlier run: its directory, or a file of `pfedlora export RUN --shared`."

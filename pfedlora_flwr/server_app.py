@@ -162,7 +162,7 @@ def _strategy(
         strategy = PersonalisedStrategy(e, config.execution, method, run, state, observers.round)
         yield strategy
         done = strategy.state.round
-        if done < e.rounds or strategy.to_adapt():
+        if (done < e.rounds and not strategy.ended) or strategy.to_adapt():
             end("stopped", f"the ServerApp ended after round {done} of {e.rounds}", "user")
         else:
             end("completed")

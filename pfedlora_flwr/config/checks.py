@@ -134,6 +134,13 @@ def _scores(config: RunConfig, method: type[Method]) -> None:
             f"verdict.score is {x.verdict_score}, which no client tells with {e.hides_clients};"
             f" allowed with it: {', '.join(few)}"
         )
+    if e.hides_clients and e.stop.score not in few:
+        raise wrong("stop.score", e.stop.score, f"with {e.hides_clients}: {', '.join(few)}")
+    if e.stop.patience and e.held_out.clients:
+        raise UserError(
+            "stop.patience is set and clients-held-out, too, whose adaptation is after the last"
+            " planned round: use `pfedlora adapt`"
+        )
     if e.hides_clients and x.scores_by_class:
         raise UserError(
             f"scores.by-class is true, and with {e.hides_clients} no client tells its samples by"

@@ -128,12 +128,12 @@ class RunDirectory(RunFiles):
             )
 
     def is_completed(self, experiment: Experiment) -> bool:
-        """Whether all rounds of the Experiment are done, and told."""
+        """Whether all rounds of the Experiment are done, and told, or the run ended before."""
         result = self.result()
         return (
             result is not None
             and result["status"] == "completed"
-            and result["rounds"] == experiment.rounds
+            and (result["rounds"] == experiment.rounds or "ended_early" in result)
         )
 
     # Writing

@@ -462,6 +462,7 @@ class Result(TypedDict):
     # by observer that failed since the last start: its first error; absent if none failed
     observers: NotRequired[dict[str, str]]
     rounds: NotRequired[int]  # completed rounds
+    ended_early: NotRequired[bool]  # true where stop.patience ended the run
     accuracy: NotRequired[Accuracy]
     # also `sensitivity@CLASS`, where the lines have it
     balanced_accuracy: NotRequired[Score]
