@@ -44,9 +44,13 @@ def _pair(word: str) -> tuple[int, int]:
     return int(last), int(clients)
 
 
-def _left(word: str) -> tuple[int, int]:
-    last, colon, client = word.rpartition(":")
-    return int(last) if colon else -1, int(client)
+def _left(word: str) -> tuple[int, int | str]:
+    last, _, client = word.partition(":")
+    if not (client and last.isascii() and last.isdigit()):
+        last, client = "-1", word
+    if not client:
+        raise ValueError(word)
+    return int(last), int(client) if client.isascii() and client.isdigit() else client
 
 
 def _part(word: str) -> str:
@@ -128,10 +132,11 @@ class Experiment(Section):
         " round R; several, separated by commas. Set by --resume with more `clients`",
         form=Form("R:N, or several of them", _pair, empty=True),
     )
-    clients_left: Listed[tuple[int, int]] = key(
+    clients_left: Listed[tuple[int, int | str]] = key(
         "",
         "clients that left, as R:K: client K is in no round after round R. K alone: in none, or"
-        " with --resume in none after the run's last one. Several are separated by commas",
+        " with --resume in none after the run's last one, and K may be its site's name. Several are"
+        " separated by commas",
         form=Form("R:K or K, or several of them", _left, empty=True),
     )
     held_out: HeldOut = section(HeldOut, needs="clients-held-out")
@@ -374,10 +379,10 @@ KEYS = keys_of(Experiment)
 
 
 def gone_after(left: object, round: int) -> set[int]:
-    """The clients that the key `clients-left`, or its text, lets be in no round after `round`.
-    Raises UserError for a text that is none."""
+    """The clients that the key `clients-left`, or its text, lets be in no round after `round`; who
+    is a site's name there has no number yet. Raises UserError for a text that is none."""
     pairs = left if isinstance(left, Listed) else KEYS["clients-left"].parse(left)
-    return {client for last, client in pairs if last <= round}
+    return {client for last, client in pairs if last <= round and not isinstance(client, str)}
 
 
 def at_least(share: float, of: int) -> int:

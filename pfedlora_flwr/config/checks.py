@@ -90,6 +90,12 @@ def _left(config: RunConfig, method: type[Method]) -> None:
     e, told = config.experiment, f"clients-left is {config.experiment.clients_left!r}"
     if not e.clients_left:
         return
+    if any(isinstance(client, str) for _, client in e.clients_left):
+        if not config.execution.resume:
+            raise UserError(
+                f"{told}; allowed: R:K or K, numbers; with resume=true sites' names, too"
+            )
+        return  # their numbers are the run's to tell
     lasts, clients = zip(*e.clients_left, strict=True)
     if len({*clients}) < len(clients) or not {*clients} < {*range(e.clients)}:
         raise UserError(

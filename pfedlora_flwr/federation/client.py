@@ -58,7 +58,7 @@ from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
 from pfedlora_flwr.runs.uploads import UPLOADS, Uploads
-from pfedlora_flwr.site.egress import limited_upload, taking_part
+from pfedlora_flwr.site.egress import limited_upload, taking_part, vouched
 from pfedlora_flwr.site.ledger import ledger_of, terms_of
 from pfedlora_flwr.site.policy import policy_for
 from pfedlora_flwr.training.device import channels_last, find_device
@@ -92,6 +92,7 @@ class PersonalisedClient(NumPyClient):
         self.setup = Setup(experiment, str(self.where.get("data-path", "")))
         self.device = find_device(experiment.device)
         self.ledger = ledger_of(node_config)
+        self._vouched = Config()  # of the evaluation, for the gate
 
     def get_properties(self, config: Config) -> Config:
         """Who this node is; or of how many, where it is asked that."""
@@ -111,7 +112,7 @@ class PersonalisedClient(NumPyClient):
             if e.hides_clients and not e.secagg.enabled:  # the guard withholds what it has summed
                 clear = in_the_clear(e, scores_told=True)
                 metrics = {name: value for name, value in metrics.items() if name in clear}
-            return wire.to_arrays(upload.tensors), upload.samples, metrics
+            return wire.to_arrays(upload.tensors), upload.samples, metrics | self._vouched
         except _ERRORS as error:
             return [], 0, self._failure(error, config)
 
@@ -124,7 +125,7 @@ class PersonalisedClient(NumPyClient):
                 self._check_held_out(told.client)
                 return self._adapt(told, parameters)
             counts = self._evaluate(told)
-            return 0.0, counts.test, messages.written(counts)
+            return 0.0, counts.test, messages.written(counts) | self._vouched
         except _ERRORS as error:
             return 0.0, 0, self._failure(error, config)
 
@@ -260,7 +261,7 @@ class PersonalisedClient(NumPyClient):
             round=told.round,
             client=told.client,
             names=list(upload.tensors),
-            model_sha256=digest,
+            model_sha256=None if self.experiment.dp.enabled else digest,
             worker=str(os.getpid()),
             node=this_node(),
             counts=counts,
@@ -302,6 +303,8 @@ class PersonalisedClient(NumPyClient):
     def _scored(self, told: Instruction, method: Method, model: Any, data: LocalData) -> Counts:
         if self.experiment.secagg.enabled and not (len(data.validation) and len(data.test)):
             raise UserError("it has fewer samples to evaluate on than egress.step is here")
+        policy = policy_for(self.node_config)
+        self._vouched = vouched(policy, data.validation.labels, data.test.labels)
         classes = self._site(told.client).dataset.class_names
         keep = self._keep_rows(told)
         return visits.evaluate(method, model, data, keep, self.scores, classes)

@@ -11,7 +11,6 @@ from statistics import fmean
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from pfedlora_flwr.errors import printable
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import rows, wire
@@ -40,6 +39,7 @@ from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
 from pfedlora_flwr.runs.result import ends_early
 from pfedlora_flwr.runs.rows import REFUSED, HeldOutRow, RoundRow, accuracy_of
 from pfedlora_flwr.runs.shared_state import download
+from pfedlora_flwr.runs.site_names import names_told
 from pfedlora_flwr.site.egress import COSTS
 from pfedlora_flwr.training.flops import count_operations
 
@@ -118,9 +118,8 @@ class PersonalisedStrategy:
         self._data = clients.roster.data
         logger.info("data: %s", data_told(run, e, self.method.task))
         roster = clients.roster
-        for client, node in sorted(roster.node_of.items()) if not e.hides_clients else ():
-            if name := roster.site_of.get(node):
-                logger.info("client %d is site %s", client, printable(name))
+        for client, name in sorted(names_told(run).items()):
+            logger.info("client %d is site %s", client, name)
         for client, rules in sorted(roster.withheld.items()):
             told = "; ".join(COSTS.get(rule, rule) for rule in rules)
             logger.info("client %d keeps something back by its site's policy: %s", client, told)

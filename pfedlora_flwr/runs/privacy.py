@@ -70,7 +70,7 @@ _TWICE = (
 )
 _OF_RECORDS = (
     "dp: n_k, which weighs an upload; neighbours have the same number of records",
-    "dp: who failed, and why; accuracies and the hash are a model's that is trained without noise",
+    "dp: who failed, and why; accuracies, which are a model's that is trained without noise",
     "dp: the clients' own models, which are trained without noise, and what they predict",
     (
         "dp: several records of one person, whose ε add up, and all that the records of a client"

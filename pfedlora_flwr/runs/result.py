@@ -221,7 +221,7 @@ def _with_measures(
         "machine": {"nodes": dict(nodes)},
         **({"versions": told} if (told := versions_told(run)) else {}),
         "shared_sha256": shared_sha256(e, state),
-        "models_sha256": _over_clients(state.models),
+        **({"models_sha256": models_sha256(state)} if state.models else {}),
         "partition": run.partition,
         "data_notes": _data_notes(run, config),
         "refused": state.refused,

@@ -483,7 +483,7 @@ class Result(TypedDict):
     # of the server's tensors (with sharing=none, of all clients' states): equal hashes, equal bits
     shared_sha256: NotRequired[str]
     # of the SHA-256 of all visited clients' models, in client order; with secagg of the sum of each
-    # round's
+    # round's; absent with dp, since a hash would confirm a guess of a model
     models_sha256: NotRequired[str]
     # fingerprint of the assignment of samples to clients and of their values; `own`
     # if nodes have their own data
