@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -16,8 +16,8 @@ from torch import nn
 
 from pfedlora_flwr.api.given_arrays import fingerprint, made_array, own
 from pfedlora_flwr.api.sources import Source, import_path
-from pfedlora_flwr.data.arrays import columns_of
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.data.arrays import columns_of, names_of
+from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.given import PREFIX, is_given
@@ -96,11 +96,14 @@ class Given:
                 f"dataset is a dict of {', '.join(map(str, value))}; expected inputs, labels and"
                 " perhaps class_names and clients"
             )
+        value = {**value, "class_names": names_of("dataset", value.get("class_names"))}
         # copied, since the caller may change them, and the name says their bytes
         held, digest = {}, hashlib.sha256()
         for name in _PARTS:
             if value.get(name) is None:
                 continue
+            if isinstance(value[name], Mapping | Set | str | bytes):
+                raise UserError(f"dataset: {name} is {kind(value[name])}; expected an array")
             with made_array(f"dataset: {name}"):
                 held[name] = own(value[name])
                 said = fingerprint(held[name])

@@ -9,7 +9,7 @@ import numpy as np
 
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.partition import Partition
-from pfedlora_flwr.errors import some
+from pfedlora_flwr.errors import looks, some
 
 _NAMED = 10
 """Classes that a line names."""
@@ -81,13 +81,13 @@ def _rare(dataset: Dataset) -> Iterator[str]:
 
 
 def _near(what: str, names: Iterable[str]) -> Iterator[str]:
-    """Names that differ by spaces or capitals alone."""
+    """Names that look alike."""
     alike: dict[str, list[str]] = {}
     for name in names:
-        alike.setdefault(" ".join(name.split()).casefold(), []).append(name)
-    groups = [", ".join(map(repr, group)) for group in alike.values() if len(group) > 1]
+        alike.setdefault(looks(name), []).append(name)
+    groups = [", ".join(map(ascii, group)) for group in alike.values() if len(group) > 1]
     if groups:
-        yield f"{what} that differ by spaces or capitals alone: {some(groups, _NAMED)}"
+        yield f"{what} that look alike: {some(groups, _NAMED)}"
 
 
 def _missing(what: str, names: Iterable[str]) -> Iterator[str]:
