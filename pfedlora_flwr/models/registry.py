@@ -283,11 +283,15 @@ def _check_kind(name: str, task: Task) -> None:
         )
 
 
+def is_own(said: ModelSpec) -> bool:
+    """Whether it is a user's own model."""
+    name = said.name
+    return ":" in name and not named.is_library(name) and not text.is_text(name)
+
+
 def _source(said: ModelSpec) -> object:
     """What a user's name stands for now; None for a model that is not a user's own."""
-    name = said.name
-    own_ = ":" in name and not named.is_library(name) and not text.is_text(name)
-    return load_object(name, "model") if own_ else None
+    return load_object(said.name, "model") if is_own(said) else None
 
 
 @lru_cache(maxsize=256)
