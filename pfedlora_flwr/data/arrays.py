@@ -82,7 +82,7 @@ def archive(path: Path, names: Sequence[str], wanted: str) -> dict[str, npt.NDAr
         raise UserError(f"file {path} does not exist") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; expected {wanted}") from None
-    if begins == b"\x93NUMPY":
+    if begins.startswith(b"\x93NUMPY"):
         told = "it is an .npy file of one array: save all arrays together by np.savez"
         raise UserError(f"{path}: {told}; expected {wanted}")
     if not begins.startswith(b"PK"):

@@ -75,12 +75,14 @@ def swallowed(table: pa.Table, labels: Collection[str], how: Reading) -> Iterato
 
 
 def headless(names: Sequence[str]) -> str:
-    """What columns tell of which most are called by numbers, not evenly spaced; empty of others."""
+    """What columns tell of which most are called by numbers that do not count, or measure, in even
+    steps; empty of others."""
     numbers = [name for name in names if re.match(_NUMBER.format("[.]"), name)]
-    steps = np.diff([float(name) for name in numbers])
-    if 2 * len(numbers) <= len(names) or not len(steps):
-        return ""
-    if steps[0] and np.allclose(steps, steps[0]):
+    values = [float(name) for name in numbers]
+    steps = np.diff(values)
+    counts = values[:1] in ([0], [1]) and np.all(steps == 1)
+    even = len(steps) > 1 and steps[0] and np.allclose(steps, steps[0])
+    if 2 * len(numbers) <= len(names) or counts or even:
         return ""
     return (
         f"columns are called by numbers ({some(numbers, _NAMED)}): if the file has no header, its"

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.cache import scratch
-from pfedlora_flwr.data.source import Arrays, Reading
+from pfedlora_flwr.data.source import SPLITS, Arrays, Reading
 from pfedlora_flwr.errors import UserError, first_line, some
 from pfedlora_flwr.files import disguised
 from pfedlora_flwr.training.kinds import IMAGES
@@ -63,6 +63,13 @@ def folder(text: str, how: Reading) -> Arrays:
                 left_out[_DEEP] += 1
             else:
                 files.append((file, label))
+    if {name.casefold() for name in class_names} <= SPLITS and any(
+        part.is_dir() for name in class_names for part in (root / name).iterdir()
+    ):
+        raise UserError(
+            f"dataset folder {root}: {some(class_names, _NAMED)} are called as parts of a dataset,"
+            " and have folders in them: name one of them, or put each class's images together"
+        )
     if not files or (len(class_names) < 2 and not how.one_class):
         raise UserError(
             f"dataset folder {root}: expected at least two class folders with images"

@@ -18,6 +18,8 @@ SIZE = 32
 CLASSIFY = "methods here classify, and predict no numbers (regression)"
 """Said where labels are, or may be, a number to predict."""
 SEVERAL = "a row has one class here, not several (multi-label)"
+SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
+"""What datasets call their parts."""
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 """What `data.sep` may be, and what stands between a CSV's columns then."""
 LARGEST = float(np.finfo(np.float32).max)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.normed import Normed
 from pfedlora_flwr.models.spec import ModelSpec, specs_of
 from pfedlora_flwr.models.task import Task
-from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.rng import generators_kept, seeded
 from pfedlora_flwr.training.kinds import TEXT
 
 T = TypeVar("T")
@@ -238,7 +239,7 @@ def load_object(path: str, what: str) -> Any:
         return given.find(path, what)
     module, _, attribute = path.partition(":")
     try:
-        with user_code(what, path):
+        with generators_kept(), user_code(what, path):
             imported = importlib.import_module(module)
     except UserCodeError as error:
         missing = error.__cause__
@@ -263,7 +264,8 @@ def made(path: str, what: str, make: Callable[[Any], T]) -> T:
     """What `make` makes of the object at `package.module:Name`. Raises UserCodeError when the
     user's code raises in it."""
     found = load_object(path, what)
-    with user_code(what, path):
+    draws = generators_kept() if what == "dataset" else nullcontext()  # a model's are its own
+    with draws, user_code(what, path):
         return make(found)
 
 
