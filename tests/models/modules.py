@@ -246,7 +246,7 @@ class Noisy(Masked):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.own:
-            return super().forward(x) + torch.tensor(np.random.default_rng().normal())
+            return self.head(self.first(x) * np.random.default_rng().normal())
         return self.head(torch.dropout(self.first(x), 0.01, True))
 
 
@@ -258,7 +258,7 @@ class DrawsInVain(Masked):
     """Noise that is drawn in evaluation, too, and used in training alone."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + torch.randn(1) * self.training
+        return self.head(self.first(x) + torch.randn(1) * self.training)
 
 
 class LazyFirst(nn.Module):
