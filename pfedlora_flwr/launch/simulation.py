@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from pfedlora_flwr.data.cache import cache_root, made
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors.log_lines import cause_line
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.nodes import WORKER_GONE
 from pfedlora_flwr.files import LOOK
@@ -139,7 +140,7 @@ class Simulation:
         """Writes what the app and its actors have logged to `logs/run.log`."""
         if self._run_id and self._alive():
             with contextlib.suppress(OSError):  # a full disk: it is only there to be read
-                self._run_log.write_text(self._flwr.log(self._run_id))
+                self._run_log.write_text(self._flwr.log(self._run_id), encoding="utf-8")
 
     def lost(self) -> str:
         """A process that trained clients, or the nodes of the Ray cluster that are gone, in words,
@@ -222,19 +223,23 @@ class Simulation:
             if state and not is_running(state["pid"]):
                 time.sleep(0.5)
                 if directory.result() is None:
-                    raise LaunchError(
-                        f"the server process is gone: {last_line(self._superlink_log)}"
-                    )
+                    raise LaunchError(self._gone())
             if not state and time.monotonic() > next_look:
                 status, next_look = self._flwr.status(self._run_id), time.monotonic() + _LOOK
                 if status.startswith("finished") or time.monotonic() > deadline:
-                    self.save_log()
-                    raise LaunchError(
-                        f"the server did not start (Flower says {status}):"
-                        f" {last_line(self._run_log)}"
-                    )
+                    raise LaunchError(self._gone(f"did not start (Flower says {status})"))
             time.sleep(0.1)
         show(None, rounds.look())
+
+    def _gone(self, how: str = "is gone") -> str:
+        """Why there is no server: by the run's own log, else the SuperLink's. Ray gives up after 30
+        seconds, as on a busy machine."""
+        with contextlib.suppress(LaunchError):
+            self.save_log()
+        log = self._run_log if self._run_log.exists() else self._superlink_log
+        told = f"the server process {how}: {last_line(log, cause_line)}"
+        busy = "; the machine is busy: try again, or engine=local" if "timed out" in told else ""
+        return told + busy
 
     def _check_cluster(self) -> None:
         """Raises LaunchError if the Ray cluster is gone: the server goes with its head, without
@@ -269,7 +274,7 @@ class Simulation:
             self.config.flat()
         ):  # a user's own module may lie in the working directory
             own["PYTHONPATH"] = code_path()
-        return environment(**own)
+        return environment(here=True, **own)
 
     def _for_workers(self) -> dict[str, str]:
         """The environment of a foreign cluster's workers."""

@@ -215,9 +215,12 @@ class Counting(nn.Module):
     def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.first, self.head = nn.Linear(shape[0], 12), nn.Linear(12, classes)
+        self.seen: Tensor
+        self.mean: Tensor
         self.register_buffer("seen", torch.tensor(0))
         self.register_buffer("mean", torch.zeros(12))
-        self.steps, self.held, self.log = 0, {"last": torch.zeros(1)}, []
+        self.steps, self.held = 0, {"last": torch.zeros(1)}
+        self.log: list[int] = []
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.first(x)
