@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -39,6 +40,8 @@ class Given:
         """What the key is set to: objects become their names, lists of names one text."""
         if key == "dataset" and isinstance(value, Mapping | tuple):
             return self._arrays(value)
+        if key == "method-options" and isinstance(value, Mapping):
+            return shlex.join(f"{name}={_plain(one)}" for name, one in value.items())
         if isinstance(value, list | tuple) and all(
             isinstance(one, str | type) or callable(one) for one in value
         ):
@@ -67,7 +70,7 @@ class Given:
             )
         if not isinstance(found, type | FunctionType):
             expected = "a name, a class or a function"
-            also = ", or (inputs, labels)" if what == "dataset" else ""
+            also = ", or (inputs, labels): all samples in two arrays" if what == "dataset" else ""
             raise UserError(f"{what} is {_shown(found)}; expected {expected}{also}")
         if isinstance(found, type) and (ours := _ours(found)):
             return ours
@@ -151,6 +154,10 @@ def _title(name: str) -> str:
 
 def _letter(character: str) -> bool:
     return character.isalnum() or character == "_"
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(value: object) -> str:

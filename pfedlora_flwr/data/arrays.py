@@ -249,8 +249,8 @@ def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...
             " or give the function one"
         )
     given = found(how.data_path) if takes_path else found()
-    if isinstance(given, tuple) and len(given) == 3:
-        given = dict(zip(("inputs", "labels", "class_names"), given, strict=True))
+    if isinstance(given, tuple) and len(given) in (2, 3):
+        given = dict(zip(("inputs", "labels", "class_names"), given, strict=False))
     if not isinstance(given, Mapping) or not {"inputs", "labels"} <= set(given) <= {
         "inputs",
         "labels",
@@ -260,9 +260,10 @@ def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...
         what = (
             f"a dict of {', '.join(map(str, given))}" if isinstance(given, Mapping) else kind(given)
         )
+        what += f" of {len(given)}" if isinstance(given, tuple) else ""
         wanted = (
-            "(inputs, labels, class names), or a dict of inputs, labels and perhaps class_names and"
-            " clients"
+            "(inputs, labels), (inputs, labels, class names), or a dict of inputs, labels and"
+            " perhaps class_names and clients"
         )
         raise UserError(f"dataset {text!r}: it returned {what}, expected {wanted}")
     where, inputs = f"dataset {text!r}", given["inputs"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -59,6 +61,8 @@ _SUPERLINK_TIMEOUT, _SERVER_TIMEOUT, _LOOK = 60.0, 180.0, 15.0
 to Flower until it does."""
 _DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Asks this machine itself, whatever proxy the environment names."""
+_DEBUGGER = re.compile(r"^\s*(breakpoint|(i?pdb)\.set_trace)\(", re.MULTILINE)
+_BREAKPOINT = "own code calls a debugger, which stops by engine=local alone"
 _SHORT = 30
 """Characters of a folder in which Ray's sockets still have a name that the system accepts."""
 
@@ -103,9 +107,9 @@ class Simulation:
         Raises UserError if a node of the cluster cannot train its clients.
         """
         if not self.cluster:
-            if self.resources.actors < self.resources.wanted:
-                return [f"trained by {self.resources.words()}"]
-            return []
+            few = self.resources.actors < self.resources.wanted
+            stops = any(map(_stops, named_modules(self.config.flat())))
+            return [f"trained by {self.resources.words()}"] * few + [_BREAKPOINT] * stops
         cluster.check_nodes(
             self.cluster,
             self.resources.nodes,
@@ -285,6 +289,14 @@ class Simulation:
         if self.resources.per_gpu:
             return {GPU_SHARE: str(memory_share() / self.resources.per_gpu)}
         return {}
+
+
+def _stops(module: str) -> bool:
+    """Whether a module of the user's own code calls a debugger."""
+    with contextlib.suppress(ImportError, OSError, ValueError, UnicodeDecodeError):
+        if (spec := find_spec(module)) and spec.origin:
+            return bool(_DEBUGGER.search(Path(spec.origin).read_text("utf-8")))
+    return False
 
 
 @contextlib.contextmanager
