@@ -194,6 +194,12 @@ def kind_and_shape(name: str, how: Reading = _AS_IT_IS) -> tuple[Kind, Shape]:
 
 def _read(source: Source, name: str, how: Reading) -> Arrays:
     arrays = source.read(source.text(name), how)
+    owners = () if arrays.owners is None else map(str, np.unique(arrays.owners))
+    for one in (*arrays.class_names, *owners, *(arrays.feature_names or ())):
+        try:
+            one.encode()
+        except UnicodeError:
+            raise UserError(f"dataset {name!r}: the name {one!a} is not UTF-8: rename it") from None
     found = fitted(arrays, how.size) if how.size else arrays
     if found is arrays or source.shape:
         return found

@@ -225,11 +225,10 @@ def _labelled(
 
 
 def _unlabelled(rows: Dataset, label: str) -> bool:
-    if label not in rows.column_names or not len(rows):
+    if label not in rows.column_names or not len(rows) or _type(rows, label) == _ARRAY:
         return False
-    return set(
-        rows.select_columns([label]).with_format("arrow")[:].column(label).unique().to_pylist()
-    ) <= {None, -1}
+    found = rows.select_columns([label]).with_format("arrow")[:].column(label)
+    return {*found.unique().to_pylist()} <= {None, -1}
 
 
 def _splits(where: str, text: str, aside: str) -> Mapping[str, Dataset]:

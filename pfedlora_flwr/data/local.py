@@ -254,7 +254,8 @@ def _own(
     if parts:
         parts.keep(dataset.input_hashes, whole)
     for told in remarks(dataset, Partition((split,))):
-        logger.warning("%s: %s", registry.without_path(name), told)
+        shown = name if permissions.own_machine() else registry.without_path(name)
+        logger.warning("%s: %s", shown, told)
     return dataset, split, constants_of(dataset, (split,))
 
 

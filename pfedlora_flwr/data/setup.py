@@ -4,6 +4,7 @@ and give."""
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -117,13 +118,16 @@ def _dataset(e: Experiment, data_path: str) -> Dataset:
 
 def check_classes(e: Experiment, dataset: Dataset) -> None:
     """Raises UserError for labels that may be a number to predict, unless `classes` says that they
-    are as many classes: they come from a column, or are numbers without names."""
+    are as many classes: they come from a column, or are numbers without names, and are many, or
+    some with gaps between."""
     found, rows = dataset.classes - len(dataset.empty_classes), len(dataset.labels)
     counted = "data.label-column" in find(dataset.name).columns or all(
         name.isdigit() for name in dataset.class_names
     )
+    numbers = sorted(int(n) for n in dataset.class_names if re.fullmatch(r"-?\d{1,18}", n))
+    gaps = len(numbers) == dataset.classes and numbers[-1] - numbers[0] >= found
     unnamed = counted and not (e.classes or e.data.class_names)
-    if unnamed and (found > _MANY or _FEW < found >= rows / 2):
+    if unnamed and (found > _MANY or (found > _FEW and (gaps or found >= rows / 2))):
         raise UserError(
             f"dataset {dataset.name!r} has {found} different labels in {rows} {dataset.kind.unit}:"
             f" {CLASSIFY}; if they are classes, set classes={found}, else divide the target into a"

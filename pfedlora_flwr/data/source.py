@@ -17,6 +17,15 @@ SIZE = 32
 """Height and width of the images of datasets that come in one size."""
 CLASSIFY = "methods here classify, and predict no numbers (regression)"
 """Said where labels are, or may be, a number to predict."""
+SEVERAL = "a row has one class here, not several (multi-label)"
+SPLITS = (
+    dict.fromkeys(("train", "training"), 0)
+    | dict.fromkeys(("validation", "valid", "val", "dev"), 1)
+    | dict.fromkeys(("test", "testing", "eval"), 2)
+)
+"""What datasets call their parts."""
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
+"""What `data.sep` may be, and what stands between a CSV's columns then."""
 LARGEST = float(np.finfo(np.float32).max)
 """Of a number in series and vectors, by its size: 3.4e38."""
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]

@@ -59,7 +59,8 @@ class Run:
     @cached_property
     def rounds(self) -> list[RoundRow]:
         rows = self.directory.rounds()
-        check_told(self.path, rows[-1]["round"] if rows else -1, self.result)
+        last, hashes = rows[-1]["round"] if rows else -1, self.directory.hashes_file
+        check_told(self.path, last, self.result, hashes)
         return rows
 
     @cached_property

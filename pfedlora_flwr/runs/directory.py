@@ -3,6 +3,7 @@ its files."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -22,7 +23,14 @@ from pfedlora_flwr.data.parts import Parts
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import is_locked, make_folder, remove_folder, write_atomically
+from pfedlora_flwr.files import (
+    file_sha256,
+    is_locked,
+    make_folder,
+    remove_folder,
+    stamp_of,
+    write_atomically,
+)
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.budget import check_record, spent_nothing
 from pfedlora_flwr.runs.checkpoint import ServerState
@@ -176,7 +184,13 @@ class RunDirectory(RunFiles):
         write_atomically(self.token_file, f"{derive(time.time_ns(), str(self.path)):016x}".encode())
 
     def write_result(self, result: Result) -> None:
-        write_atomically(self.result_file, (json.dumps(result, indent=2) + "\n").encode())
+        text = (json.dumps(result, indent=2) + "\n").encode()
+        lines = (self._rounds, self._clients, self._held_out)
+        of_files = {file.name: file_sha256(stamp_of(file)) for file in lines if file.exists()}
+        hashes = {self.result_file.name: hashlib.sha256(text).hexdigest()} | of_files
+        if self.server.is_dir():
+            write_atomically(self.hashes_file, json.dumps(hashes).encode())
+        write_atomically(self.result_file, text)
 
     def write_partition(self, fingerprint: str) -> None:
         """Keeps the fingerprint for the result. Raises UserError when a resumed run's data is not

@@ -3,6 +3,7 @@ file."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,9 @@ FILES = (
 )
 CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT = FILES
 
+HASHES = "hashes.json"
+"""In `server`: SHA-256 of the files of a run that has ended, by name."""
+_FOLDERS = ("server", "clients", "logs", "rows", "source")
 METRICS = "metrics.prom"
 OBSERVED = ("mlflow.db", "mlflow.db-journal", "mlflow", "mlflow-id", "wandb", "wandb-id", METRICS)
 """What observers leave in a run's directory, beside TensorBoard's folder."""
@@ -80,6 +84,7 @@ class RunFiles:
         self.parts_file = path / OF_RUN
         self.owners_file = self.server / "owners.json"
         self.dp_file = self.server / "dp.json"
+        self.hashes_file = self.server / HASHES
         self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / UPLOADS)
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
         self._held_out = path / HELD_OUT
@@ -90,7 +95,9 @@ class RunFiles:
 
     @property
     def holds_run(self) -> bool:
-        """Whether a run was ever begun here."""
+        """Whether a run was ever begun here. Raises UserError for what is no file in a file's
+        place: a pipe would be waited for."""
+        check_forms(self.path)
         return self.config.exists()
 
     def experiment(self) -> Experiment:
@@ -130,6 +137,7 @@ class RunFiles:
     def saved(self) -> tuple[Row, Row]:
         """The configuration's keys as they stand, and what it says of the run's making. Raises
         UserError when it cannot be read."""
+        check_forms(self.path)
         try:
             content = dict(read_config(self.config))
             return content, dict(content.pop("about"))
@@ -144,7 +152,7 @@ class RunFiles:
     def result(self) -> Result | None:
         """What the run came to, or None: it goes on, was killed, or never began. Raises UserError
         for a file that is no result."""
-        return read_result(self.result_file, FORMAT)
+        return read_result(self.result_file, FORMAT, self.hashes_file)
 
     def rounds(self) -> list[RoundRow]:
         """The lines of its rounds; a last line that was cut off is left out. Raises UserError if
@@ -175,7 +183,7 @@ class RunFiles:
     def token(self) -> str:
         """Names this run on a node's disk, where the models of several runs may lie side by side.
         Raises OSError when there is none."""
-        return self.token_file.read_text().strip()
+        return _word(self.token_file)
 
     def last_round(self) -> int:
         """The round after which a resumed run goes on; 0 also if none is done."""
@@ -222,7 +230,7 @@ class RunFiles:
     @property
     def partition(self) -> str | None:
         """The fingerprint of the partition, once the nodes have told it."""
-        return self._partition.read_text().strip() if self._partition.exists() else None
+        return _word(self._partition) if self._partition.exists() else None
 
     def server_store(self, client: int) -> ClientStore:
         """Where the server keeps a client's own state, under `sharing=none`."""
@@ -235,6 +243,37 @@ class RunFiles:
     def client_store(self, client: int) -> ClientStore:
         """Where a simulated client keeps its model."""
         return ClientStore(self.clients / str(client))
+
+
+def check_forms(path: Path) -> None:
+    """Raises UserError for what is no regular file where a run has files, and no folder where it
+    has folders."""
+    of_clients, of_states = path / "clients", path / "server" / "states"
+    for folder in (path, path / "server", path / "rows", *_within(of_clients), *_within(of_states)):
+        with suppress(OSError), os.scandir(folder) as there:
+            for one in there:
+                place, known = Path(one.path), folder != path or one.name in FILES
+                if os.path.isdir(one):
+                    wrong = known and place not in (of_clients, of_states)
+                else:
+                    wrong = not os.path.isfile(one) or (folder == path and one.name in _FOLDERS)
+                if wrong and not one.name.startswith("."):
+                    form = "folder" if one.name in _FOLDERS else "regular file"
+                    raise UserError(f"{place} is no {form}: restore it")
+
+
+def _within(folder: Path) -> Iterator[Path]:
+    """The folders in a folder, where it is one."""
+    with suppress(OSError), os.scandir(folder) as there:
+        yield from (Path(one.path) for one in there if one.is_dir())
+
+
+def _word(file: Path) -> str:
+    """The word that a file holds. Raises UserError for other bytes, OSError as it may."""
+    try:
+        return file.read_text("ascii").strip()
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is damaged: restore it") from None
 
 
 def is_observers(file: Path) -> bool:
