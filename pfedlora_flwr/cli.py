@@ -20,6 +20,7 @@ from pfedlora_flwr.commands.console import (
     argument,
     err,
     flag,
+    forgiving,
     option,
     out,
     say,
@@ -606,6 +607,7 @@ def commands() -> click.Command:
 def main() -> None:
     """The entry point: a user's mistake is one line on stderr and exit code 2."""
     code = 2
+    forgiving()
     try:
         sys.path.append(_here())  # a user's `package.module:Class` may lie there
         code = commands()(_given(), prog_name="pfedlora", standalone_mode=False) or 0

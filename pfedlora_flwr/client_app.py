@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from pfedlora_flwr.config import run_config
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_client
 from pfedlora_flwr.federation.chain import mods
@@ -59,6 +61,19 @@ def client_fn(context: Context, read: Reader = config_of) -> Client:
     return client.to_client()
 
 
+class _OwnApp(ClientApp):
+    """Without handlers beside its own."""
+
+    def query(self, *args: Any, **how: Any) -> Any:
+        """Raises UserError, as `train` and `evaluate` do."""
+        raise UserError(
+            "the ClientApp of app_of takes no handlers: what one would do is a mod's, app_of(read,"
+            " first=[mod])"
+        )
+
+    train = evaluate = query
+
+
 def app_of(read: Reader, first: Sequence[Mod] = (), *, node_keys: Sequence[str] = ()) -> ClientApp:
     """The ClientApp of a Flower app of one's own.
 
@@ -69,7 +84,7 @@ def app_of(read: Reader, first: Sequence[Mod] = (), *, node_keys: Sequence[str] 
         node_keys: Keys of the node-config that these mods read.
     """
     every = [gate(read, node_keys), *first, *mods(read)]
-    return ClientApp(client_fn=lambda context: client_fn(context, read), mods=every)
+    return _OwnApp(client_fn=lambda context: client_fn(context, read), mods=every)
 
 
 app = app_of(config_of)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pfedlora_flwr.data.keys import DataKeys, PartitionKeys
-from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg
+from pfedlora_flwr.data.keys import DataKeys, PartitionKeys, SplitKeys
+from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg, Stop
 from pfedlora_flwr.keys import (
     Form,
     Key,
@@ -119,6 +119,7 @@ class Experiment(Section):
         " data)",
     )
     data: DataKeys = section(DataKeys)
+    split: SplitKeys = section(SplitKeys)
     clients: int = key(
         10,
         "N, the number of clients; auto, by `flwr run` in a simulation: the number of nodes",
@@ -208,6 +209,12 @@ class Experiment(Section):
         True,
         "evaluate every client's initial model as round 0; otherwise clients count from their first"
         " visit on, and the best round is one over as many clients as the last",
+    )
+    stop: Stop = section(Stop)
+    start_from: str = key(
+        "",
+        "begin from an earlier run: its directory, or a file of `pfedlora export RUN --shared`."
+        " Rounds go on behind the earlier run's last one",
     )
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
     local_epochs: int = key(1, "E, epochs of local training per round", low=1)

@@ -25,6 +25,17 @@ _AGAIN = 0.05
 """Seconds between two looks at a lock."""
 
 
+_DISGUISES = {
+    b"version https://git-lfs.github.com/spec/": "a Git LFS pointer: run git lfs pull",
+    b"<!doctype html": "a web page, as of a download that failed",
+    b"<html": "a web page, as of a download that failed",
+    b"\x1f\x8b": "gzipped",
+    b"pk\x03\x04": "a zip archive",
+    b"par1": "a Parquet file",
+    b"%pdf": "a PDF",
+    b"\x89hdf": "an HDF5 file",
+}
+"""What files that are not what they are called begin with, in small letters, and what they are."""
 Stamp = tuple[str, int, int]
 """A file's path, size, and when it was changed, in ns."""
 
@@ -63,6 +74,15 @@ def absolute(path: str | os.PathLike[str]) -> Path:
         why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
         raise UserError(f"{str(path)[:80]!r} cannot be used as a path ({why})") from None
     return found
+
+
+def disguised(begins: bytes) -> str:
+    """`it is …`, of a file that is another than its name says, by its first bytes; empty: that is
+    not seen."""
+    text = begins.lstrip().lower() or b"\0"
+    told = (told for mark, told in _DISGUISES.items() if text.startswith(mark))
+    found = next(told, "" if begins else "empty")
+    return found and f"it is {found}"
 
 
 def whole_lines(stream: BinaryIO) -> Iterator[bytes]:

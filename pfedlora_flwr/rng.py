@@ -4,6 +4,7 @@ results depend on nothing else."""
 from __future__ import annotations
 
 import hashlib
+import pickle
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,11 @@ def sample_clients(seed: int, round: int, clients: Sequence[int], sampled: int) 
         len(clients), size=sampled, replace=False, shuffle=False
     )
     return sorted(clients[k] for k in drawn.tolist())
+
+
+def generators() -> bytes:
+    """The state of the global generators, torch's, NumPy's and Python's."""
+    return pickle.dumps((torch.get_rng_state().numpy(), np.random.get_state(), random.getstate()))
 
 
 @contextmanager

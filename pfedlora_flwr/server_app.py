@@ -17,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pfedlora_flwr.config.setup import Setup
+from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.errors import (
     UserError,
     brief,
@@ -55,14 +56,11 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """A run, new or resumed; its own log and, at the end, its result go into Flower's log."""
     _log_to_stderr()
-    try:
+    with _last_line():
         # a simulation's directory is at hand where it is started
         also = {} if is_simulation(grid) else {"status line": StatusLine()}
         tell = partial(_tell, files=bool(context.run_config.get("comparison-run")))
         serve(grid, context, tell, also)
-    except Exception as error:
-        logging.getLogger("flwr").addFilter(LineLast(error))
-        raise
 
 
 def serve(
@@ -83,6 +81,9 @@ def serve(
             allowed = permissions.ANYTHING if in_one_machine(grid) else permissions.of_server()
             whole.enter_context(permissions.held(allowed))
             opened = _open(of_server(grid, context.run_config), also, simulated=is_simulation(grid))
+            way = opened[0]
+            if in_one_machine(grid) and not find(way.config.experiment.dataset).shape:
+                way.run.keep_rows(Setup.of(way.config))
         except (UserError, OSError) as error:
             tell("", {"status": "failed", "error": reason_of(error)})
             raise error from None
@@ -109,8 +110,25 @@ def strategy_of(config: RunConfig) -> Iterator[PersonalisedStrategy]:
         UserError: The directory is in use, or holds another run.
     """
     torch.set_num_threads(1)  # what the server computes must not depend on its number of cores
-    with _strategy(*_open(config)) as strategy:
-        yield strategy
+    _log_to_stderr()
+    with _last_line():
+        try:
+            opened = _open(config, {"status line": StatusLine()})
+        except (UserError, OSError) as error:
+            _tell("", {"status": "failed", "error": reason_of(error)})
+            raise
+        with _strategy(*opened, _tell) as strategy:
+            yield strategy
+
+
+@contextmanager
+def _last_line() -> Iterator[None]:
+    """Within it what is raised is said in Flower's log as `LineLast` has it."""
+    try:
+        yield
+    except Exception as error:
+        logging.getLogger("flwr").addFilter(LineLast(error))
+        raise
 
 
 def _open(
@@ -158,7 +176,7 @@ def _strategy(
         strategy = PersonalisedStrategy(e, config.execution, method, run, state, observers.round)
         yield strategy
         done = strategy.state.round
-        if done < e.rounds or strategy.to_adapt():
+        if (done < e.rounds and not strategy.ended) or strategy.to_adapt():
             end("stopped", f"the ServerApp ended after round {done} of {e.rounds}", "user")
         else:
             end("completed")

@@ -545,7 +545,7 @@ own_data:raises → dataset 'own_data:raises': RuntimeError: in the function, at
 own_data:none → dataset 'own_data:none': it returned None, expected (inputs, labels, class names),
     or a dict
 own_data:other → it returned a dict of inputs, labels, weights, expected
-own_data:uneven → dataset 'own_data:uneven': ValueError: setting an array element
+own_data:uneven → dataset 'own_data:uneven': its rows have 1 to 2 numbers; expected the same
 own_data:short → inputs is int64 [4, 3], labels int64 [3]; expected
 own_data:value → TypeError: 3 is not a callable object
 """,
@@ -553,7 +553,7 @@ own_data:value → TypeError: 3 is not a callable object
     *each(
         partial(data, "npz:own.npz"),
         ("own.npz: it is not an npz file; expected", made.files(own__npz="no archive")),
-        ("own.npz: it is not an npz file; expected", made.files(own__npz="")),
+        ("own.npz: it is empty; expected", made.files(own__npz="")),
         ("own.npz: it is damaged or cut off; expected", made.cut_npz),
         (
             "own.npz: it is an .npy file of one array: save all arrays together by np.savez",
@@ -620,7 +620,7 @@ own_data:value → TypeError: 3 is not a callable object
         ),
         ("class_names has 'a' twice", made.npz((30, 32, 32, 3), MANY, class_names=["a", "b", "a"])),
         (
-            "own.npz: class_names is <U3 []; expected [n]",
+            "own.npz: class_names is ndarray []; expected a list of names",
             made.npz((30, 32, 32, 3), MANY, class_names="abc"),
         ),
         ("has 5 images; a client needs 10", made.npz((5, 32, 32, 3), np.arange(5))),
@@ -832,6 +832,7 @@ method=own_methods:DownloadNone -o sharing=start → download returned None, exp
 method=own_methods:PredictShape → predictor gives [3, 3] for 2 images, expected [2, 10]
 method=own_methods:PredictRaises → method 'own_methods:PredictRaises': RuntimeError: in predictor,
     at own_methods.py:
+models=own_models:Late → model 'own_models:Late': ValueError: in training alone, at own_models.py:
 method=own_methods:Options -o method-options=strength → method-options is 'strength'; allowed:
     key=value key=value
 method=own_methods:Options -o method-options=strenght=2 → has no option 'strenght'; it has:
@@ -844,7 +845,6 @@ method=own_methods:Options -o 'method-options=name="a' → method-options is 'na
         partial(code, code=1),
         r"""
 models=own_models:Nan → diverged in round 1: client 0: its loss is nan (and 1 more)
-models=own_models:Late → clients 0, 1: ValueError: in training alone, at own_models.py:
 secagg.enabled=true -o clients=3 -o secagg.clip=9.5367431640625e-07 → its update is beyond
     secagg.clip, 9.53674e-07
 method=own_methods:LocalExits → clients 0, 1: method 'own_methods:LocalExits': SystemExit: 5, at

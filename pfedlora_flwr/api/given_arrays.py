@@ -28,7 +28,7 @@ def own(part: Any) -> Any:
         return part
     if isinstance(part, Tensor):
         return detached(part).clone()
-    if hasattr(part, "__array__") or not isinstance(part, Iterable):
+    if hasattr(part, "__array__") or hasattr(part, "toarray") or not isinstance(part, Iterable):
         return deepcopy(part)
     return [own(one) for one in part]
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -16,8 +17,8 @@ from torch import nn
 
 from pfedlora_flwr.api.given_arrays import fingerprint, made_array, own
 from pfedlora_flwr.api.sources import Source, import_path
-from pfedlora_flwr.data.arrays import columns_of
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.data.arrays import columns_of, names_of
+from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.given import PREFIX, is_given
@@ -39,6 +40,8 @@ class Given:
         """What the key is set to: objects become their names, lists of names one text."""
         if key == "dataset" and isinstance(value, Mapping | tuple):
             return self._arrays(value)
+        if key == "method-options" and isinstance(value, Mapping):
+            return shlex.join(f"{name}={_plain(one)}" for name, one in value.items())
         if isinstance(value, list | tuple) and all(
             isinstance(one, str | type) or callable(one) for one in value
         ):
@@ -67,7 +70,7 @@ class Given:
             )
         if not isinstance(found, type | FunctionType):
             expected = "a name, a class or a function"
-            also = ", or (inputs, labels)" if what == "dataset" else ""
+            also = ", or (inputs, labels): all samples in two arrays" if what == "dataset" else ""
             raise UserError(f"{what} is {_shown(found)}; expected {expected}{also}")
         if isinstance(found, type) and (ours := _ours(found)):
             return ours
@@ -96,11 +99,14 @@ class Given:
                 f"dataset is a dict of {', '.join(map(str, value))}; expected inputs, labels and"
                 " perhaps class_names and clients"
             )
+        value = {**value, "class_names": names_of("dataset", value.get("class_names"))}
         # copied, since the caller may change them, and the name says their bytes
         held, digest = {}, hashlib.sha256()
         for name in _PARTS:
             if value.get(name) is None:
                 continue
+            if isinstance(value[name], Mapping | Set | str | bytes):
+                raise UserError(f"dataset: {name} is {kind(value[name])}; expected an array")
             with made_array(f"dataset: {name}"):
                 held[name] = own(value[name])
                 said = fingerprint(held[name])
@@ -148,6 +154,10 @@ def _title(name: str) -> str:
 
 def _letter(character: str) -> bool:
     return character.isalnum() or character == "_"
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,8 +11,12 @@ import torch
 
 from pfedlora_flwr import client_app
 from pfedlora_flwr.data.local import forget
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.models.given import PREFIX
 from pfedlora_flwr.rng import generators_kept
 from pfedlora_flwr.runs.checkpoint import warn_once
+
+_GIVEN = re.compile(re.escape(PREFIX) + r"x[0-9a-f]+[\w.]*:")
 
 
 @contextmanager
@@ -30,6 +35,10 @@ def as_it_was() -> Iterator[None]:
     try:
         with generators_kept():
             yield
+    except UserError as error:
+        # the names of objects that have none are ours
+        told = _GIVEN.sub("", str(error))
+        raise (error if told == str(error) else type(error)(told)) from error.__cause__
     finally:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision(precision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import chain, count
@@ -109,7 +110,12 @@ def _lines(wanted: RunConfig, say: Say) -> Show:
 
 def saying(progress: bool) -> Say:
     """How a call prints a line: not at all without progress."""
-    return print if progress else nothing
+    return _printed if progress else nothing
+
+
+def _printed(line: str) -> None:
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(line.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def conf_of(conf: Conf | None, given: Given) -> tuple[Path | None, dict[str, object]]:

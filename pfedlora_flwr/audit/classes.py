@@ -25,7 +25,7 @@ _UPLOAD, _SUM = "upload", "sum"
 def audit_classes(seen: Seen) -> ClassAudit:
     """The attack by each score, of the uploads and of the sum; all empty where nothing that is sent
     has a row a class."""
-    seed, rounds, layer = seen.experiment.seed, dict[str, dict[str, float]](), list[str]()
+    rounds, layer = dict[str, dict[str, float]](), list[str]()
     # by source, then by attack, then by client
     scored: dict[str, dict[str, dict[int, list[Part]]]] = {_UPLOAD: {}, _SUM: {}}
     for round in map(seen.round, seen.numbers):
@@ -43,14 +43,14 @@ def audit_classes(seen: Seen) -> ClassAudit:
         if aucs := {
             attack: measured["auc"]
             for attack, parts in of_round.items()
-            if (measured := measure(parts, seed, one_source=True))
+            if (measured := measure(parts, one_source=True))
         }:
             rounds[str(round.number)] = aucs
     found: dict[str, dict[str, Attack]] = {_UPLOAD: {}, _SUM: {}}
     for source, by_attack in scored.items():
         for attack, by_client in by_attack.items():
             if measured := measure(
-                [_pooled(parts) for parts in by_client.values()], seed, one_source=source == _SUM
+                [_pooled(parts) for parts in by_client.values()], one_source=source == _SUM
             ):
                 found[source][attack] = measured
     return {

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from pfedlora_flwr.rng import numpy_generator
 from pfedlora_flwr.runs.audits import Attack, BestAttack
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-_BOOTSTRAPS = 2000
 _FEWEST = 5
-"""Clients of an interval: samples of fewer are much alike."""
+"""Clients of an interval: of fewer it would say nothing."""
 _ALARMS = 0.01
 """The share of what is not so that may be taken for it."""
 RESOLVED = round(1 / _ALARMS)
@@ -40,28 +39,25 @@ def standardised(values: Floats) -> Floats:
     return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)
 
 
-def measure(parts: Sequence[Part], seed: int, *, one_source: bool = False) -> Attack | None:
+def measure(parts: Sequence[Part], *, one_source: bool = False) -> Attack | None:
     """The attack on all clients, pooled; None where everything is so, or nothing is.
 
     one_source: all scores are of one thing that these very clients have made together, such as a
     sum: there are no other clients of whom it could have been made, and no interval. Nor is there
     one of fewer than five clients.
 
-    The interval is a bootstrap's over clients, because what is scored of one client is not
-    independent: percentiles of the AUC of samples of as many clients, with replacement, each with
-    its whole part. Where all AUCs are 1 it has no width: it says nothing of other data."""
+    The interval is over clients, because what is scored of one client is not independent: a
+    jackknife's, which leaves each out in turn, with Student's t, within [0, 1]. Where all AUCs are
+    1 it has no width: it says nothing of other data."""
     truth = np.concatenate([part.truth for part in parts])
     scores = np.concatenate([part.scores for part in parts])
     if truth.all() or not truth.any():
         return None
     alarms, found, _ = roc_curve(truth, scores, drop_intermediate=False)
-    low, high = (
-        (None, None)
-        if one_source or len(parts) < _FEWEST
-        else map(float, np.percentile(_bootstrap(parts, seed), (2.5, 97.5)))
-    )
+    auc = float(roc_auc_score(truth, scores))
+    low, high = (None, None) if one_source or len(parts) < _FEWEST else _interval(parts, auc)
     return {
-        "auc": float(roc_auc_score(truth, scores)),
+        "auc": auc,
         "tpr_at_1pct": float(found[alarms <= _ALARMS].max()),
         "low": low,
         "high": high,
@@ -79,10 +75,10 @@ def best(attacks: Mapping[str, Attack]) -> BestAttack | None:
     return {**attacks[name], "attack": name}
 
 
-def _bootstrap(parts: Sequence[Part], seed: int) -> Floats:
-    """AUCs of samples of the clients. With w_k, how often client k was drawn, an AUC is Σ w_k w_l
-    wins_kl / (Σ w_k p_k · Σ w_l n_l): wins_kl counts the pairs of one of k's positives and one of
-    l's negatives in which the first scores higher, and half of the ties."""
+def _interval(parts: Sequence[Part], auc: float) -> tuple[float, float] | tuple[None, None]:
+    """Of the AUC of all clients, without and with each: wins[k, l] counts the pairs of one of k's
+    positives and one of l's negatives in which the first scores higher, and half of the ties. None
+    where there is no AUC without one of them."""
     n = len(parts)
     positives = [part.scores[part.truth] for part in parts]
     scores, owners = np.concatenate(positives), np.repeat(np.arange(n), [len(p) for p in positives])
@@ -94,7 +90,10 @@ def _bootstrap(parts: Sequence[Part], seed: int) -> Floats:
         ) / 2
         wins[:, other] = np.bincount(owners, below, n)
     p = np.array([part.truth.sum() for part in parts])
-    # [B, n]
-    drawn = numpy_generator(seed, "audit/bootstrap").multinomial(n, np.full(n, 1 / n), _BOOTSTRAPS)
-    pairs = (drawn @ p) * (drawn @ np.array([(~part.truth).sum() for part in parts]))
-    return ((drawn @ wins) * drawn).sum(1)[pairs > 0] / pairs[pairs > 0]
+    q = np.array([(~part.truth).sum() for part in parts])
+    pairs = (p.sum() - p) * (q.sum() - q)
+    if not pairs.all():
+        return None, None
+    without = (wins.sum() - wins.sum(0) - wins.sum(1) + wins.diagonal()) / pairs
+    half = stats.t.ppf(0.975, n - 1) * (n - 1) * without.std(ddof=1) / np.sqrt(n)
+    return max(0.0, float(auc - half)), min(1.0, float(auc + half))

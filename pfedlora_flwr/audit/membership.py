@@ -60,7 +60,7 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
     measured = {
         key: attack
         for key, parts in scored.items()
-        if (attack := measure(parts, seen.experiment.seed, one_source=seen.source == "sum"))
+        if (attack := measure(parts, one_source=seen.source == "sum"))
     }
     attacks = {_name(*key): attack for key, attack in measured.items() if key[1] != _OWN}
     if without:
@@ -171,7 +171,10 @@ def _encoders(
                     f" round {round.number}"
                 )
         except UserError as error:
-            if not any(note.startswith(_ABSENT) for note in notes):  # the first says it for all
+            # the first says it for all that are gone; damaged ones are named each
+            whole = not seen.run.client_store(owner).versions()
+            said = _ABSENT if whole else str(error)
+            if not any(said in note for note in notes):
                 notes.append(f"{_ABSENT}: {error}")
             continue
         yield whose, trained.method.predictor(trained.module)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +28,11 @@ def flags(text: str) -> str:
 
 
 class Flags(Console):
-    """Prints the messages of all rooms."""
+    """Prints the messages of all rooms. A file is no terminal, whatever FORCE_COLOR says."""
+
+    @property
+    def is_terminal(self) -> bool:
+        return bool(self.file.isatty())
 
     def print(self, *objects: Any, **how: Any) -> None:
         super().print(*(flags(one) if isinstance(one, str) else one for one in objects), **how)
@@ -35,6 +41,13 @@ class Flags(Console):
 # `synthetic:100:` is no emoji, and the path `runs/[b]` no style; numbers have no colour
 out = Flags(emoji=False, markup=False, highlight=False)
 err = Flags(stderr=True, soft_wrap=True, emoji=False, markup=False, highlight=False)
+
+
+def forgiving() -> None:
+    """Lets stdout and stderr write what their encoding lacks as its code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def plain(console: Console) -> Callable[[str], None]:

@@ -26,6 +26,9 @@ def find_conf(name: str) -> Path:
     for path in (ours / name, ours / f"{name}.yaml"):
         if path.is_file():
             return path
+    if (given / "config.yaml").exists():
+        told = f"a run's directory: to go on with it, resume=true and output={name}"
+        raise UserError(f"{name}: {told}")
     names = sorted(
         path.relative_to(ours).with_suffix("").as_posix() for path in ours.rglob("*.yaml")
     )

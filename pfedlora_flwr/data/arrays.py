@@ -6,7 +6,7 @@ import inspect
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from decimal import Decimal
 from numbers import Integral, Real
 from pathlib import Path
@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from pfedlora_flwr.data.images import dark, of_8_bits
 from pfedlora_flwr.data.normalisation import coarse
-from pfedlora_flwr.data.source import CLASSIFY, LARGEST, Arrays, Inputs, Reading
+from pfedlora_flwr.data.source import CLASSIFY, LARGEST, SEVERAL, Arrays, Inputs, Reading
 from pfedlora_flwr.errors import UserError, kind, some
+from pfedlora_flwr.files import disguised
 from pfedlora_flwr.models.registry import made
 from pfedlora_flwr.training import kinds
 from pfedlora_flwr.training.kinds import IMAGES, KINDS
@@ -36,27 +37,33 @@ DAMAGED = (
 )
 """What NumPy raises for files that are none of its, or are cut off or damaged."""
 _MOST_CLASSES = 100_000
-_NAMED = 10
+_NAMED, _BEGIN = 10, 200
 _TOGETHER = 1_000_000
 """Numbers that are looked at at once."""
 _FORMS = [f"{kind} {kind.arrays}" for kind in KINDS]
+_PARTS = "", "validation_", "test_"
+"""How the arrays of official parts begin."""
 _FILE = "an npz with `images` or `inputs`, and `labels` [n]"
 
 
 def npz(text: str, how: Reading) -> Arrays:
-    """`npz:FILE`: `images` or `inputs`, `labels` [n], and perhaps `class_names` and `clients`
-    [n]."""
+    """`npz:FILE`: `images` or `inputs`, `labels` [n], and perhaps `class_names` and `clients` [n];
+    for official parts also `test_inputs` (or images), `test_labels` and `test_clients`, and the
+    same with `validation_`."""
     path = Path(text).expanduser()
-    held = archive(path, ("images", "inputs", "labels", "class_names", "clients"), _FILE)
+    own = ("images", "inputs", "labels", "clients")
+    extra = [how.split_column] if how.split_column else []
+    every = [f"{part}{name}" for part in _PARTS for name in (*own, *extra)]
+    held, official = _joined(path, archive(path, [*every, "class_names"], _FILE))
     name = "images" if "images" in held else "inputs"
     if not {name, "labels"} <= held.keys():
         raise UserError(
             f"{path}: it has no `{'labels' if name in held else name}`; expected {_FILE}"
         )
     inputs, labels, owners = held[name], held["labels"], held.get("clients")
-    if (given := held.get("class_names")) is not None and given.ndim != 1:
-        raise UserError(f"{path}: class_names is {given.dtype} {list(given.shape)}; expected [n]")
-    names = None if given is None else [str(n) for n in given]
+    names = names_of(str(path), held.get("class_names"))
+    if owners is not None:
+        owners = _as_keys(f"{path}: clients", owners, "integers or text")
     notes: list[str] = []
     if name == "images" and inputs.dtype == np.uint16:
         notes = dark(int(inputs.max(initial=0)))
@@ -68,23 +75,64 @@ def npz(text: str, how: Reading) -> Arrays:
             f" uint16, too: {told}"
         )
     found = checked(str(path), inputs, labels, names, owners, how, called=name)
-    return found._replace(notes=(*notes, *found.notes))
+    split = _split(str(path), held, how, len(labels)) if how.split_column else official
+    return found._replace(notes=(*notes, *found.notes), split=split)
+
+
+def _joined(
+    path: Path, held: dict[str, npt.NDArray[Any]]
+) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.str_] | None]:
+    """An archive's arrays, the official parts behind one another, and the part of each sample; None
+    where there is one part. Raises UserError for parts that do not fit together."""
+    there = [part for part in _PARTS if f"{part}labels" in held]
+    if there in ([], [""]):
+        return held, None
+    found, lengths = dict[str, npt.NDArray[Any]](), [len(held[f"{part}labels"]) for part in there]
+    for name in [name for name in held if not name.startswith(("test_", "validation_"))]:
+        if name == "class_names":
+            found[name] = held[name]
+            continue
+        arrays = [held.get(f"{part}{name}") for part in there]
+        shapes = {None if a is None else (a.dtype.kind, a.shape[1:]) for a in arrays}
+        if None in shapes or len(shapes) > 1:
+            raise UserError(f"{path}: `{there[-1]}{name}` is missing, or unlike `{name}`")
+        found[name] = np.concatenate([a for a in arrays if a is not None])
+    return found, np.repeat([part.rstrip("_") or "train" for part in there], lengths)
+
+
+def _split(where: str, held: Mapping[Any, Any], how: Reading, n: int) -> npt.NDArray[Any]:
+    """The values of `split.column` [n]. Raises UserError."""
+    if how.split_column not in held:
+        raise UserError(f"{where}: it has no `{how.split_column}`, which split.column names")
+    told = f"{where}: {how.split_column}"
+    found = _as_keys(told, held[how.split_column], "integers, numbers or text")
+    if found.dtype.kind == "M":
+        found = found.astype("datetime64[us]").astype(np.int64)
+    if found.shape != (n,) or found.dtype.kind not in "iufU":
+        raise UserError(
+            f"{told} is {found.dtype} {list(found.shape)}; expected text or numbers [n]"
+        )
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise UserError(f"{told} has values that are missing or infinite")
+    return found
 
 
 def archive(path: Path, names: Sequence[str], wanted: str) -> dict[str, npt.NDArray[Any]]:
     """Those arrays of an .npz file that have these names. Raises UserError, with what is wrong, for
     a file that is none, or holds none of them."""
     try:
-        begins = path.open("rb").read(6)
+        with path.open("rb") as stream:
+            begins = stream.read(_BEGIN)
     except FileNotFoundError:
         raise UserError(f"file {path} does not exist") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; expected {wanted}") from None
-    if begins == b"\x93NUMPY":
+    if begins.startswith(b"\x93NUMPY"):
         told = "it is an .npy file of one array: save all arrays together by np.savez"
         raise UserError(f"{path}: {told}; expected {wanted}")
     if not begins.startswith(b"PK"):
-        raise UserError(f"{path}: it is not an npz file; expected {wanted}")
+        told = disguised(begins) or "it is not an npz file"
+        raise UserError(f"{path}: {told}; expected {wanted}")
     name = ""
     try:
         with np.load(path, allow_pickle=False) as loaded:
@@ -109,8 +157,9 @@ def function(text: str, how: Reading) -> Arrays:
 
     (inputs, labels, class names), or a mapping of `inputs`, `labels` and perhaps `class_names` and
     `clients`. A data frame's columns keep their names, and go by those of the Reading."""
-    parts, columns = made(text, "dataset", lambda found: _called(text, found, how))
-    return checked(f"dataset {text!r}", *parts, how)._replace(feature_names=columns or None)
+    parts, columns, split = made(text, "dataset", lambda found: _called(text, found, how))
+    found = checked(f"dataset {text!r}", *parts, how)
+    return found._replace(feature_names=columns or None, split=split)
 
 
 def columns_of(where: str, inputs: Any) -> tuple[str, ...]:
@@ -138,8 +187,12 @@ def with_columns(where: str, frame: Any, names: Sequence[str]) -> Any:
 def as_array(where: str, given: Any) -> npt.NDArray[Any]:
     """An array, or a data frame's columns as numbers [n, d]. Raises UserError for a column that is
     none."""
+    if hasattr(given, "toarray") and hasattr(given, "nnz"):
+        raise UserError(f"{where}: inputs is a sparse matrix: give its .toarray()")
     names = [] if isinstance(given, np.ndarray) else getattr(given, "columns", [])
     if not isinstance(names, Iterable) or not (names := [*names]):
+        if isinstance(given, list | tuple) and (told := _ragged(given)):
+            raise UserError(f"{where}: {told}")
         return np.asarray(given)
     by_place = getattr(given, "iloc", None)  # of pandas, where a number may name two columns
     columns = [
@@ -152,6 +205,43 @@ def as_array(where: str, given: Any) -> npt.NDArray[Any]:
             return whole
     found = [_numbers(where, name, column) for name, column in zip(names, columns, strict=True)]
     return np.stack(found, 1)
+
+
+def names_of(where: str, given: Any) -> list[str] | None:
+    """Class names in the order of their numbers from 0, where any are given: in that order, or by
+    number, or with their numbers. Raises UserError for what has no order, and what is no name."""
+    if given is None:
+        return None
+    where = f"{where}: class_names"
+    if isinstance(given, Mapping):
+        by_name = all(isinstance(number, Integral) for number in given.values())
+        pairs = ((number, name) for name, number in given.items()) if by_name else given.items()
+        known = {str(number): name for number, name in pairs}
+        if {*known} != {*map(str, range(len(given)))}:
+            raise UserError(
+                f"{where} numbers {some([*known], _NAMED)}; expected 0 to {len(given) - 1}"
+            )
+        given = [known[str(i)] for i in range(len(given))]
+    ordered = isinstance(given, Iterable) and not isinstance(given, str | bytes | Set)
+    if not ordered or getattr(given, "ndim", 1) != 1:
+        shape = f" {[*given.shape]}" if hasattr(given, "shape") else ""
+        raise UserError(f"{where} is {kind(given)}{shape}; expected a list of names in their order")
+    return [_name(where, i, name) for i, name in enumerate(given)]
+
+
+def _name(where: str, i: int, name: Any) -> str:
+    """A name as text. Raises UserError for what is none."""
+    if not isinstance(name, str | bytes | Real | np.bool_) or name != name:
+        raise UserError(f"{where}[{i}] is {name!r}; expected a name")
+    return name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name)
+
+
+def _ragged(rows: Sequence[Any]) -> str:
+    """What is wrong of rows of lists that have not the same length; empty: nothing."""
+    lengths = {len(row) if hasattr(row, "__len__") else 1 for row in rows}
+    if len(lengths) < 2:
+        return ""
+    return f"its rows have {min(lengths)} to {max(lengths)} numbers; expected the same in all"
 
 
 def _numbers(where: str, name: object, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -174,6 +264,8 @@ def _as_keys(where: str, given: Any, wanted: str) -> npt.NDArray[Any]:
     """Labels or owners as an array: objects as text or integers. Raises UserError for an object
     that is none."""
     array = np.asarray(given)
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8", "backslashreplace")
     if array.dtype.kind != "O":
         return array
     values = array.ravel().tolist()
@@ -193,9 +285,11 @@ def _as_keys(where: str, given: Any, wanted: str) -> npt.NDArray[Any]:
 _Parts = tuple[npt.NDArray[Any], npt.NDArray[Any], list[str] | None, npt.NDArray[Any] | None]
 
 
-def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...]]:
-    """Inputs, labels, class names and owners of what a user's function returns, and the names of
-    the inputs' columns."""
+def _called(
+    text: str, found: Any, how: Reading
+) -> tuple[_Parts, tuple[str, ...], npt.NDArray[Any] | None]:
+    """Inputs, labels, class names and owners of what a user's function returns, the names of the
+    inputs' columns, and what divides samples."""
     takes_path = bool(inspect.signature(found).parameters)
     if how.data_path and not takes_path:
         raise UserError(
@@ -203,20 +297,22 @@ def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...
             " or give the function one"
         )
     given = found(how.data_path) if takes_path else found()
-    if isinstance(given, tuple) and len(given) == 3:
-        given = dict(zip(("inputs", "labels", "class_names"), given, strict=True))
+    if isinstance(given, tuple) and len(given) in (2, 3):
+        given = dict(zip(("inputs", "labels", "class_names"), given, strict=False))
     if not isinstance(given, Mapping) or not {"inputs", "labels"} <= set(given) <= {
         "inputs",
         "labels",
         "class_names",
         "clients",
+        *([how.split_column] if how.split_column else []),
     }:
         what = (
             f"a dict of {', '.join(map(str, given))}" if isinstance(given, Mapping) else kind(given)
         )
+        what += f" of {len(given)}" if isinstance(given, tuple) else ""
         wanted = (
-            "(inputs, labels, class names), or a dict of inputs, labels and perhaps class_names and"
-            " clients"
+            "(inputs, labels), (inputs, labels, class names), or a dict of inputs, labels and"
+            " perhaps class_names and clients"
         )
         raise UserError(f"dataset {text!r}: it returned {what}, expected {wanted}")
     where, inputs = f"dataset {text!r}", given["inputs"]
@@ -231,10 +327,11 @@ def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...
     parts = (
         as_array(where, inputs),
         _as_keys(f"{where}: labels", given["labels"], "integers"),
-        None if names is None else [str(name) for name in names],
+        names_of(where, names),
         None if owners is None else _as_keys(f"{where}: clients", owners, "integers or text"),
     )
-    return parts, columns
+    split = _split(where, given, how, len(parts[1])) if how.split_column else None
+    return parts, columns, split
 
 
 def checked(
@@ -250,15 +347,19 @@ def checked(
     """The arrays as readers return them. Raises UserError for shapes, types and values that are
     none of a dataset."""
     found, what = _as_inputs(inputs), f"{called} is {inputs.dtype} {list(inputs.shape)}"
+    if inputs.dtype.kind == "O" and not inputs.ndim:
+        what = f"{called} is {kind(inputs.item())}"
     told = f"labels {labels.dtype} {list(labels.shape)}"
     if found is None:
+        if inputs.dtype.kind == "O" and inputs.ndim == 1 and (odd := _ragged(inputs.tolist())):
+            raise UserError(f"{where}: {odd}")
         forms = f"{', '.join(_FORMS[:-1])} or {_FORMS[-1]}"
         raise UserError(f"{where}: {what}, {told}; expected {forms}, and integers [n]")
     if labels.shape != inputs.shape[:1] or labels.dtype.kind not in "iu":
         raise UserError(f"{where}: {what}, {told}; {_mend(labels, len(inputs))}")
-    kind = kinds.of_inputs(found)
+    form = kinds.of_inputs(found)
     if not len(labels):
-        raise UserError(f"{where}: it has no {kind.unit}")
+        raise UserError(f"{where}: it has no {form.unit}")
     check_labels(where, labels, names, how)
     if owners is not None and (owners.shape != labels.shape or owners.dtype.kind not in "iuU"):
         raise UserError(
@@ -266,7 +367,7 @@ def checked(
             " text [n]"
         )
     check_finite(where, found)
-    columns = ((f"{kind.by} {i}", inputs[:, i]) for i in range(inputs.shape[1]))
+    columns = ((f"{form.by} {i}", inputs[:, i]) for i in range(inputs.shape[1]))
     return Arrays(
         found,
         labels.astype(np.int64),
@@ -281,8 +382,7 @@ def _mend(labels: npt.NDArray[Any], n: int) -> str:
     wanted = f"expected integers, one for each of the {n} inputs"
     if labels.ndim == 2 and len(labels) == n:
         one_hot = labels.dtype.kind in "biuf" and bool(np.all(np.sum(labels != 0, axis=1) == 1))
-        several = "a row has one class here, not several (multi-label)"
-        of = "of one-hot labels labels.argmax(1)" if one_hot else several
+        of = "of one-hot labels labels.argmax(1)" if one_hot else SEVERAL
         return f"{wanted}: of one column take labels[:, 0], {of}"
     if labels.shape == (n,) and labels.dtype.kind == "f":
         return f"{wanted}: {CLASSIFY}"

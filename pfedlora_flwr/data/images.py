@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.cache import scratch
-from pfedlora_flwr.data.source import Arrays, Reading
-from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.data.source import SPLITS, Arrays, Reading
+from pfedlora_flwr.errors import UserError, first_line, some
+from pfedlora_flwr.files import disguised
 from pfedlora_flwr.training.kinds import IMAGES
 
 if TYPE_CHECKING:
@@ -25,9 +28,11 @@ if TYPE_CHECKING:
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
 _IN_WORDS = "PNG, JPEG, WebP, BMP, TIFF or GIF"
-_NAMED = 10
+_NAMED, _BEGIN = 10, 200
 _ORIENTATION = 0x0112
 """EXIF's tag."""
+_WHITE_IS_ZERO = 262
+"""TIFF's tag of what 0 is."""
 _ON_ITS_SIDE = (5, 6, 7, 8)
 _DEEP = "in sub-folders (data.subfolders=true takes them)"
 _FEWER_BITS = 2**14
@@ -38,27 +43,41 @@ File = tuple[str, Path | bytes]
 
 
 def folder(text: str, how: Reading) -> Arrays:
-    """`folder:PATH`: one folder of images for each class; a note counts what is left out."""
+    """`folder:PATH`: one folder of images for each class, or such folders in `train`, `test` and
+    perhaps `validation`, which are official parts; a note counts what is left out."""
     root = Path(text).expanduser()
     if not root.is_dir():
         raise UserError(
             f"dataset folder {root} does not exist; expected a folder of one folder of images for"
             " each class"
         )
-    class_names = sorted(
-        p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")
-    )
-    left_out = Counter(_kind(file) for file in visible(root) if file.parent == root)
+    parts = _folders(root)
+    of = {SPLITS.get(part.casefold()) for part in parts}
+    official = {0, 2} <= of <= {0, 1, 2} and all(_folders(root / part) for part in parts)
+    tops = [root / part for part in parts] if official else [root]
+    class_names = sorted({name for top in tops for name in _folders(top)})
+    left_out = Counter(_kind(file) for file in visible(root) if file.parent in (root, *tops))
     files: list[tuple[Path, int]] = []
-    for label, name in enumerate(class_names):
-        for file in visible(root / name):
-            deep = file.parent != root / name
+    split: list[str] = []
+    for top, (label, name) in product(tops, enumerate(class_names)):
+        for file in visible(top / name):
+            deep = file.parent != top / name
             if file.suffix.lower() not in IMAGES.suffixes:
                 left_out[_kind(file)] += 1
             elif deep and not how.subfolders:
                 left_out[_DEEP] += 1
             else:
                 files.append((file, label))
+                split.append(top.name)
+    if (
+        not official
+        and {name.casefold() for name in class_names} <= SPLITS.keys()
+        and any(part.is_dir() for name in class_names for part in (root / name).iterdir())
+    ):
+        raise UserError(
+            f"dataset folder {root}: {some(class_names, _NAMED)} are called as parts of a dataset,"
+            " and have folders in them: name one of them, or put each class's images together"
+        )
     if not files or (len(class_names) < 2 and not how.one_class):
         raise UserError(
             f"dataset folder {root}: expected at least two class folders with images"
@@ -72,7 +91,14 @@ def folder(text: str, how: Reading) -> Arrays:
         resized=found.resized,
         notes=(*([f"left out: {_counted(left_out)}"] if left_out else []), *found.notes),
         original=found.original,
+        split=np.array(split) if official else None,
     )
+
+
+def _folders(root: Path) -> list[str]:
+    """The names of the folders in it, sorted; none where it is not there."""
+    inside = root.iterdir() if root.is_dir() else ()
+    return sorted(p.name for p in inside if p.is_dir() and not p.name.startswith("."))
 
 
 def visible(folder: Path) -> list[Path]:
@@ -210,6 +236,8 @@ def _read(
         low, high = deep.min(), deep.max()
         if deep.dtype.kind == "f" or low < 0 or high >= 2**16:
             raise UserError(f"{name}: its pixels go from {low} to {high}; expected 8 or 16 bits")
+        if opened.format == "TIFF" and opened.tag_v2.get(_WHITE_IS_ZERO, 1) == 0:  # type: ignore[attr-defined]
+            deep = 2**16 - 1 - deep.astype(np.int64)  # as Pillow does with 8 bits
         return _pixels(Image.fromarray(of_8_bits(deep)).convert(mode), size), int(high), frames
 
 
@@ -244,8 +272,10 @@ def _pixels(image: Image, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
 
 @contextmanager
 def _opened(file: Path | bytes, name: str) -> Iterator[Image]:
-    from PIL import Image
+    from PIL import Image, PngImagePlugin
 
+    # texts beside the pixels, as of a program's settings, are no reason to refuse an image
+    PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
     try:
         with Image.open(
             io.BytesIO(file) if isinstance(file, bytes) else file,
@@ -264,17 +294,29 @@ def _opened(file: Path | bytes, name: str) -> Iterator[Image]:
         TypeError,
         struct.error,
         Image.DecompressionBombError,
-    ):
-        raise _unreadable(file, name) from None
+    ) as error:
+        raise _unreadable(file, name, error) from None
 
 
 def _bytes(file: Path | bytes, name: str) -> bytes:
     try:
         return file if isinstance(file, bytes) else file.read_bytes()
-    except OSError:
-        raise _unreadable(file, name) from None
+    except OSError as error:
+        raise _unreadable(file, name, error) from None
 
 
-def _unreadable(file: Path | bytes, name: str) -> UserError:
-    there = isinstance(file, bytes) or file.exists()
-    return UserError(f"{name}: " + ("no readable image" if there else "no such file"))
+def _unreadable(file: Path | bytes, name: str, error: Exception) -> UserError:
+    """The line of an image that cannot be read, with its cause where that is known."""
+    from PIL import Image
+
+    if isinstance(file, Path) and not file.exists():
+        return UserError(f"{name}: no such file")
+    if isinstance(error, Image.DecompressionBombError):
+        told = "{} pixels; allowed: at most {}".format(*re.findall(r"\d+", str(error)))
+    elif isinstance(error, OSError) and error.strerror:
+        told = error.strerror
+    else:
+        held = file if isinstance(file, bytes) else file.read_bytes()
+        unknown = isinstance(error, Image.UnidentifiedImageError)
+        told = disguised(held[:_BEGIN]) or ("" if unknown else first_line(str(error)))
+    return UserError(f"{name}: no readable image{told and f' ({told})'}")

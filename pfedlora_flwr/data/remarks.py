@@ -9,14 +9,13 @@ import numpy as np
 
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.partition import Partition
-from pfedlora_flwr.errors import some
+from pfedlora_flwr.data.source import SPLITS
+from pfedlora_flwr.errors import looks, some
 
 _NAMED = 10
 """Classes that a line names."""
 _MISSING = {"NA", "N/A", "nan", "NaN", "null", "None", ""}
 """What programs write for a value that is missing."""
-_SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
-"""What datasets call their parts."""
 _PARTS = 3
 """Training, validation and test: a class of fewer samples is missing in one of them."""
 
@@ -38,7 +37,7 @@ def remarks(dataset: Dataset, partition: Partition) -> Iterator[str]:
             f" {'has' if len(empty) == 1 else 'have'} no {dataset.kind.unit}: {some(empty, _NAMED)}"
         )
     yield from _rare(dataset)
-    if {name.casefold() for name in dataset.class_names} <= _SPLITS:
+    if {name.casefold() for name in dataset.class_names} <= SPLITS.keys():
         yield (
             f"the classes are called {some(dataset.class_names, _NAMED)}, as parts of a dataset"
             " are: if its classes are one folder below, name that folder"
@@ -81,13 +80,13 @@ def _rare(dataset: Dataset) -> Iterator[str]:
 
 
 def _near(what: str, names: Iterable[str]) -> Iterator[str]:
-    """Names that differ by spaces or capitals alone."""
+    """Names that look alike."""
     alike: dict[str, list[str]] = {}
     for name in names:
-        alike.setdefault(" ".join(name.split()).casefold(), []).append(name)
-    groups = [", ".join(map(repr, group)) for group in alike.values() if len(group) > 1]
+        alike.setdefault(looks(name), []).append(name)
+    groups = [", ".join(map(ascii, group)) for group in alike.values() if len(group) > 1]
     if groups:
-        yield f"{what} that differ by spaces or capitals alone: {some(groups, _NAMED)}"
+        yield f"{what} that look alike: {some(groups, _NAMED)}"
 
 
 def _missing(what: str, names: Iterable[str]) -> Iterator[str]:

@@ -4,17 +4,21 @@ and give."""
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants, of_parts
-from pfedlora_flwr.data.partition import Partition, Split, make_partition
+from pfedlora_flwr.data.partition import Partition, make_partition
+from pfedlora_flwr.data.parts import OF_RUN, Parts
 from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.data.remarks import remarks, shown_by_sums
 from pfedlora_flwr.data.source import CLASSIFY, Reading
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.data.split import Split
+from pfedlora_flwr.errors import UserError, permissions
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import IMAGES, TEXT, read_shape
@@ -114,13 +118,16 @@ def _dataset(e: Experiment, data_path: str) -> Dataset:
 
 def check_classes(e: Experiment, dataset: Dataset) -> None:
     """Raises UserError for labels that may be a number to predict, unless `classes` says that they
-    are as many classes: they come from a column, or are numbers without names."""
+    are as many classes: they come from a column, or are numbers without names, and are many, or
+    some with gaps between."""
     found, rows = dataset.classes - len(dataset.empty_classes), len(dataset.labels)
     counted = "data.label-column" in find(dataset.name).columns or all(
         name.isdigit() for name in dataset.class_names
     )
+    numbers = sorted(int(n) for n in dataset.class_names if re.fullmatch(r"-?\d{1,18}", n))
+    gaps = len(numbers) == dataset.classes and numbers[-1] - numbers[0] >= found
     unnamed = counted and not (e.classes or e.data.class_names)
-    if unnamed and (found > _MANY or _FEW < found >= rows / 2):
+    if unnamed and (found > _MANY or (found > _FEW and (gaps or found >= rows / 2))):
         raise UserError(
             f"dataset {dataset.name!r} has {found} different labels in {rows} {dataset.kind.unit}:"
             f" {CLASSIFY}; if they are classes, set classes={found}, else divide the target into a"
@@ -130,7 +137,10 @@ def check_classes(e: Experiment, dataset: Dataset) -> None:
 
 @lru_cache(maxsize=2)
 def _partition(e: Experiment, data_path: str) -> Partition:
-    return make_partition(e, _dataset(e, data_path))
+    dataset, parts = _dataset(e, data_path), Parts(Path(e.start_from) / OF_RUN)
+    # on a node the key is no file's
+    renewed = e.start_from and permissions.own_machine() and parts.file.exists()
+    return make_partition(e, dataset, parts.known(dataset.input_hashes) if renewed else None)
 
 
 @lru_cache(maxsize=2)

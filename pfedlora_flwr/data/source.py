@@ -17,6 +17,15 @@ SIZE = 32
 """Height and width of the images of datasets that come in one size."""
 CLASSIFY = "methods here classify, and predict no numbers (regression)"
 """Said where labels are, or may be, a number to predict."""
+SEVERAL = "a row has one class here, not several (multi-label)"
+SPLITS = (
+    dict.fromkeys(("train", "training"), 0)
+    | dict.fromkeys(("validation", "valid", "val", "dev"), 1)
+    | dict.fromkeys(("test", "testing", "eval"), 2)
+)
+"""What datasets call their parts."""
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
+"""What `data.sep` may be, and what stands between a CSV's columns then."""
 LARGEST = float(np.finfo(np.float32).max)
 """Of a number in series and vectors, by its size: 3.4e38."""
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
@@ -37,7 +46,8 @@ class Arrays(NamedTuple):
     size. feature_names: of vectors, where they have any; of texts their column's. notes: what the
     reader left out or warns of, a line each. original: SHA-256 of the files or arrays that the
     inputs were decoded or resized from, as another machine's software does otherwise; empty: they
-    are as they came."""
+    are as they came. split: the values of `split_column`, or the official parts' names [n]; None:
+    there are none."""
 
     inputs: Inputs
     labels: npt.NDArray[np.int64]
@@ -47,6 +57,7 @@ class Arrays(NamedTuple):
     feature_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     original: str = ""
+    split: npt.NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,7 @@ class Reading:
     images in folders within a class's folder are its own. text_column: of texts, of which
     max_tokens tokens are taken; None: inputs are no texts. sep, decimal: of a CSV's columns and
     numbers, by their names. passed_over: a column that is neither found as the label nor as the
-    inputs, if it is there."""
+    inputs, if it is there. split_column: of groups, times or parts, which is no feature."""
 
     data_path: str = ""
     size: tuple[int, int] | None = None
@@ -81,6 +92,7 @@ class Reading:
     text_column: str | None = None
     max_tokens: int = 0
     passed_over: str | None = None
+    split_column: str | None = None
 
     @classmethod
     def of(cls, e: Experiment, data_path: str) -> Reading:
@@ -97,6 +109,7 @@ class Reading:
                 "drop": tuple(e.data.drop or ()),
                 "max_tokens": e.data.max_tokens if e.data.text_column else 0,
                 "class_names": tuple(e.data.class_names or ()),
+                "split_column": e.split.column,
             },
         )
 

@@ -12,9 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pfedlora_flwr.data.cells import check_numbers, headless, is_text, swallowed
 from pfedlora_flwr.data.normalisation import coarse
-from pfedlora_flwr.data.source import CLASSIFY, LARGEST, Arrays, Inputs, Reading
-from pfedlora_flwr.errors import UserError, counted, first_line, kind, some
+from pfedlora_flwr.data.source import (
+    CLASSIFY,
+    LARGEST,
+    SEPARATORS,
+    SEVERAL,
+    Arrays,
+    Inputs,
+    Reading,
+)
+from pfedlora_flwr.errors import UserError, apart, counted, first_line, kind, some
+from pfedlora_flwr.files import disguised
 from pfedlora_flwr.training.kinds import BYTES_A_TOKEN
 
 if TYPE_CHECKING:
@@ -22,10 +32,8 @@ if TYPE_CHECKING:
 
 LABEL = "label"
 """The labels' column, unless the Reading names one."""
-SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
-"""What `data.sep` may be, and what stands between a CSV's columns then."""
 DECIMALS = {"point": ".", "comma": ","}
-_NAMED = 10
+_NAMED, _BEGIN = 10, 200
 _ROWS = 20
 """From so many on, rows in which no whole number repeats are a sign."""
 _TYPE = 40
@@ -34,6 +42,8 @@ _PANDAS_INDEX = "__index_level_"
 """How the names of the columns begin in which pandas keeps a row index in Parquet."""
 _NAMELESS = "", "Unnamed: 0"
 """A row index that pandas wrote to a CSV, and what its readers call it."""
+_EXCELS_LINE = re.compile(rb"\A(\xef\xbb\xbf)?sep=.\r?\n", re.IGNORECASE)
+"""Which says the separator to Excel, and is none of the table."""
 _NOT_UTF8 = "{}: its text is not UTF-8; save it anew with this encoding"
 
 
@@ -61,6 +71,7 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
             with pa.input_stream(str(path)) as stream:  # which unpacks .gz
                 text = stream.read()
             _check_text(path, text)
+            text = _EXCELS_LINE.sub(b"", text)
             # a column's type is that of all its values
             whole = csv.ReadOptions(block_size=min(len(text) + 1, 2**31 - 1))
             marks = csv.ParseOptions(
@@ -68,7 +79,7 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
             )
             numbers = csv.ConvertOptions(decimal_point=DECIMALS[how.decimal])
             table = csv.read_csv(pa.BufferReader(text), whole, marks, numbers)
-            if codes := _integers(table, how):
+            if codes := _numbered(table, how):
                 # 007 and 7 are two owners
                 plain = csv.ConvertOptions(
                     column_types=dict.fromkeys(codes, pa.string()),
@@ -86,6 +97,9 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         # without the row itself, which may be anybody's
         said = re.sub(r"(got \d+): .*", r"\1", first_line(str(error)))
+        if path.is_file() and form != "csv":
+            with path.open("rb") as stream:
+                said = disguised(stream.read(_BEGIN)) or said
         comment = form == "csv" and "Expected" in said and text.startswith((b"#", b"%"))
         hint = "; remove the comment from its first line, which names the columns"
         other = _other_separator(text, how) if form == "csv" and not comment else ""
@@ -120,28 +134,37 @@ def json_lines(where: str, text: bytes) -> pa.Table:
         raise UserError(f"{told} ({first_line(str(error))})") from None
 
 
-def _integers(table: pa.Table, how: Reading) -> list[str]:
-    """The columns of labels and owners that hold integers."""
+def _numbered(table: pa.Table, how: Reading) -> list[str]:
+    """The columns of labels and owners that hold numbers."""
     from pyarrow import types
 
-    wanted = (how.label_column or LABEL, how.client_column)
+    wanted = (how.label_column or LABEL, how.client_column, how.split_column)
     return [
         field.name
         for field in table.schema
         if field.name in wanted
-        and types.is_integer(field.type)
+        and (types.is_integer(field.type) or types.is_floating(field.type))
         and table.column_names.count(field.name) == 1  # two are refused later
     ]
 
 
 def _as_written(table: pa.Table, texts: pa.Table) -> pa.Table:
-    """The table, with those columns of `texts` in which a number begins with a zero."""
-    from pyarrow import compute
+    """The table, with those columns of `texts` in which a number begins with a zero; and as
+    integers those in which +1 was taken for a float."""
+    from pyarrow import compute, types
 
     for name in texts.column_names:
         column = compute.utf8_trim_whitespace(texts[name])
         if compute.any(compute.match_substring_regex(column, r"^[-+]?0\d")).as_py():
-            table = table.set_column(table.column_names.index(name), name, column)
+            pass
+        elif (
+            types.is_floating(table[name].type)
+            and compute.all(compute.match_substring_regex(column, r"^[-+]?\d{1,18}$")).as_py()
+        ):
+            column = compute.replace_substring(column, "+", "").cast("int64")
+        else:
+            continue
+        table = table.set_column(table.column_names.index(name), name, column)
     return table
 
 
@@ -163,6 +186,8 @@ def _check_text(path: Path, text: bytes) -> None:
         raise UserError(f"{path}: it is a zip archive, as an Excel file is: save it as CSV")
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UserError(_NOT_UTF8.format(path))
+    if text and (told := disguised(text[:_BEGIN])):
+        raise UserError(f"{path}: {told}; expected a CSV")
 
 
 def feature_names_of(
@@ -179,7 +204,7 @@ def feature_names_of(
         return how.feature_names, []
     for name in how.drop:
         column_of(where, table, name, "data.drop")
-    known = label, how.client_column, *how.drop
+    known = label, how.client_column, how.split_column, *how.drop
     index = [name for name in _index_of(table) if name not in known]
     there = [
         field
@@ -193,12 +218,14 @@ def feature_names_of(
         )
     others = [field for field in there if not _is_number(field.type)]
     hint = structs if any(types.is_struct(field.type) for field in others) else ""
+    for field in others:
+        check_numbers(where, field.name, table.column(field.name), how.decimal)
     told = some([f"{field.name} ({str(field.type)[:_TYPE]})" for field in others], _NAMED)
     if len(others) == len(there):
         texts = f", and no numbers in {told}" if others else ""
         raise UserError(
             f"{where}: it has no columns of features beside"
-            f" {' and '.join(filter(None, known[:2]))}{texts}{hint}"
+            f" {' and '.join(filter(None, known[:3]))}{texts}{hint}"
         )
     columns = counted(len(others), "column")
     notes = [f"left out: {columns} of no numbers: {told}{hint}"] if others else []
@@ -216,13 +243,16 @@ def _index_of(table: pa.Table) -> list[str]:
     return [n for n in names if n in table.column_names and not n.startswith(_PANDAS_INDEX)]
 
 
-def features_of(where: str, table: pa.Table, names: Sequence[str]) -> npt.NDArray[np.float64]:
+def features_of(
+    where: str, table: pa.Table, names: Sequence[str], decimal: str = "point"
+) -> npt.NDArray[np.float64]:
     """These columns, [n, d]. Raises UserError, with the column and its row from 1, for what is no
     number."""
     inputs = np.empty((len(table), len(names)))
     for i, name in enumerate(names):
         column = column_of(where, table, name, "its header, or data.features")
         if not _is_number(column.type):
+            check_numbers(where, name, column, decimal)
             told = f"column {name!r} holds {str(column.type)[:_TYPE]}, and features are numbers"
             raise UserError(f"{where}: {told}: turn it into numbers, or leave it out")
         check_there(where, name, column)
@@ -252,15 +282,23 @@ def with_inputs(
     if how.text_column:
         features: tuple[str, ...] = (how.text_column,)
         inputs: Inputs = texts_of(where, table, how.text_column, how.max_tokens)
-        known = {how.text_column, how.label_column or LABEL, how.client_column}
+        known = {how.text_column, how.label_column or LABEL, how.client_column, how.split_column}
         others = [name for name in table.column_names if name not in known]
         notes = [f"left out beside the texts: {some(others, _NAMED)}"] if others else []
     else:
         features, notes = feature_names_of(where, table, label, how, structs=structs)
-        inputs = features_of(where, table, features)
+        inputs = features_of(where, table, features, how.decimal)
         notes += coarse((name, table.column(name).to_numpy()) for name in features)
         notes += _suspicious(table, inputs, labels, features)
-    return Arrays(inputs, labels, names, owners, feature_names=features, notes=tuple(notes))
+    return Arrays(
+        inputs,
+        labels,
+        names,
+        owners,
+        feature_names=features,
+        notes=tuple(notes),
+        split=split_values(where, table, how),
+    )
 
 
 def _suspicious(
@@ -294,11 +332,13 @@ def _suspicious(
 def texts_of(where: str, table: pa.Table, name: str, tokens: int) -> npt.NDArray[np.uint8]:
     """The texts in a column as a dataset has them, uint8 [n, bytes]: their beginnings, of which a
     model takes so many tokens. Raises UserError for what is no text, and for an empty one."""
-    import pyarrow as pa
+    from pyarrow import types
 
     column = column_of(where, table, name, "data.text-column")
     check_there(where, name, column)
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not is_text(column.type):
         raise UserError(
             f"{where}: data.text-column is {name!r}, which holds {str(column.type)[:_TYPE]};"
             " expected text"
@@ -334,7 +374,7 @@ def labels_of(
     if unknown := [text for text in texts if text not in classes] if classes else []:
         raise UserError(
             f"{where}: column {name!r} has {some(unknown, _NAMED)}, and data.class-names"
-            f" {some(classes, _NAMED)}"
+            f" {some(apart(classes, unknown), _NAMED)}"
         )
     if len(classes or texts) < 2 and not how.one_class:
         raise UserError(f"{where}: all labels are {texts[0]}; expected at least two classes")
@@ -351,8 +391,28 @@ def owners_of(where: str, table: pa.Table, how: Reading) -> npt.NDArray[Any] | N
     return _keys(where, name, column_of(where, table, name, "data.client-column"))
 
 
+def split_values(where: str, table: pa.Table, how: Reading) -> npt.NDArray[Any] | None:
+    """What divides rows [n]: text or integers, times as microseconds; None without such a
+    column."""
+    import pyarrow as pa
+
+    name = how.split_column
+    if name is None:
+        return None
+    column = column_of(where, table, name, "split.column")
+    check_there(where, name, column)
+    if pa.types.is_temporal(column.type) and not pa.types.is_duration(column.type):
+        whole = column.cast(pa.timestamp("us")) if not pa.types.is_time(column.type) else column
+        return whole.cast(pa.int64()).to_numpy()
+    if pa.types.is_floating(column.type):
+        return column.to_numpy()
+    return _keys(where, name, column)
+
+
 def check_apart(where: str, label: str, how: Reading) -> None:
-    """Raises UserError if one column is to be label and client."""
+    """Raises UserError if one column is to be the label, and something else."""
+    if label == how.split_column:
+        raise UserError(f"{where}: column {label!r} is the label, and split.column, too: mend one")
     if label == how.client_column:
         raise UserError(
             f"{where}: column {label!r} is the label, and data.client-column, too: mend it, or"
@@ -368,8 +428,9 @@ def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArr
         if count:
             there = f"{count} columns {name!r}"
         else:
-            there = f"no column {name!r}, but {some(table.column_names, _NAMED)}"
-        raise UserError(f"{where}: it has {there}; mend {key}")
+            there = f"no column {name!r}, but {some(apart(table.column_names, [name]), _NAMED)}"
+        told = headless(table.column_names)
+        raise UserError(f"{where}: it has {there}; mend {key}{told and f'; {told}'}")
     return table.column(name)
 
 
@@ -389,7 +450,11 @@ def _arrays(path: Path, form: str, how: Reading) -> Arrays:
     )
     owners = owners_of(where, table, how)
     images = "; a folder of files with images is hf:PATH"
-    return with_inputs(where, table, label, labels, names, owners, how, structs=images)
+    made = with_inputs(where, table, label, labels, names, owners, how, structs=images)
+    if form != "csv":
+        return made
+    told = *swallowed(table, names, how), headless(made.feature_names or ())
+    return made._replace(notes=(*made.notes, *filter(None, told)))
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -413,11 +478,9 @@ def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
             return column.cast(pa.int64()).to_numpy()
         except pa.ArrowInvalid:  # from 2^63
             return np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
-    if not (
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind)
-    ):
+    if not (is_text(kind) or pa.types.is_boolean(kind)):
         number = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        classes = f": {CLASSIFY}" if number else ""
+        classes = f": {CLASSIFY}" if number else f": {SEVERAL}" if pa.types.is_nested(kind) else ""
         raise UserError(
             f"{where}: column {name!r} holds {str(column.type)[:_TYPE]}; expected text or integers"
             + classes

@@ -13,11 +13,13 @@ from pfedlora_flwr.errors.one_line import (
     with_traceback,
 )
 from pfedlora_flwr.errors.words import (
+    apart,
     as_line,
     counted,
     differing,
     first_line,
     kind,
+    looks,
     meant,
     printable,
     short,

@@ -8,8 +8,9 @@ import os
 import sysconfig
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from pfedlora_flwr.errors.errors import UserCodeError, UserError
 
@@ -31,13 +32,40 @@ def user_code(what: str, name: str, *through: type[Exception]) -> Iterator[None]
     name without a colon) nothing changes.
 
     what: model, method, dataset or observer. through: errors that a contract names, and that stay.
+    What it changes of the whole process, as PyTorch's default type, is as before afterwards.
     """
     try:
-        yield
+        with _settings_kept() if ":" in name else contextlib.nullcontext():
+            yield
     except (Exception, SystemExit) as error:
         if ":" not in name or isinstance(error, (UserError, *through)):
             raise
         raise UserCodeError(f"{what} {name!r}: {brief(error)}") from error
+
+
+@contextlib.contextmanager
+def _settings_kept() -> Iterator[None]:
+    """Puts back the settings of the process that decide what our own code computes, and where."""
+    import numpy as np
+    import torch
+
+    settings: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.get_default_device, torch.set_default_device),
+        (torch.get_num_threads, torch.set_num_threads),
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (np.geterr, lambda how: np.seterr(**how)),
+        (os.getcwd, os.chdir),
+    ]
+    before = [get() for get, _ in settings]
+    try:
+        yield
+    finally:
+        for (get, put), value in zip(settings, before, strict=True):
+            if get() != value:
+                put(value)
 
 
 def brief(error: BaseException) -> str:

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 _JOINERS = "\u200c\u200d"
+_TWINS = str.maketrans("аеорсухіјѕԁһԛԝο‐‑‒–—−’", "aeopcyxijsdhqwo------'")
+"""Characters, and those of ASCII that they look like."""
 _LONGEST, _LONGEST_LIST, _LONGEST_LINE = 200, 400, 1000
 
 
@@ -20,6 +22,21 @@ def meant(name: str, known: Iterable[str], otherwise: str, alike: float = 0.6) -
     alike: how alike the two are at least, from 0 to 1."""
     near = difflib.get_close_matches(name, known, 1, alike)
     return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def looks(name: str) -> str:
+    """What names have in common that look alike: they differ by spaces, capitals, Unicode forms,
+    what is not shown, or letters of another script."""
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    shown = "".join(c for c in plain if unicodedata.category(c) != "Cf").translate(_TWINS)
+    return " ".join(shown.split())
+
+
+def apart(names: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The names as they are; where one looks as one of the others does, all with what cannot be
+    seen written out."""
+    alike = {*map(looks, names)} & {*map(looks, others)} - {*names}
+    return [*map(ascii if alike else str, names)]
 
 
 def counted(number: int, one: str) -> str:

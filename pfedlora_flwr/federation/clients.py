@@ -231,7 +231,7 @@ class Clients:
 
         def connected(done: int) -> None:
             self.run.progress(phase="connecting", done=done, of=wanted)
-            told.look(done)
+            told.look(done, len(roster.refused))
 
         with WaitingLog(0, wanted, x.node_timeout) as told:
             enough = roster.wait_for_count(wanted, x.node_timeout, connected)
@@ -282,13 +282,14 @@ class WaitingLog:
 
     def __init__(self, connected: int, of: int, timeout: float) -> None:
         self._connected, self._of, self._timeout = connected, of, timeout
+        self._refused = 0
         self._begun = time.monotonic()
         self._over = Event()
         self._thread = Thread(target=self._go_on, daemon=True)
 
-    def look(self, connected: int) -> None:
-        """So many are there now."""
-        self._connected = connected
+    def look(self, connected: int, refused: int = 0) -> None:
+        """So many are there now, and so many turned away."""
+        self._connected, self._refused = connected, refused
 
     def __enter__(self) -> WaitingLog:
         self._say("")
@@ -304,5 +305,6 @@ class WaitingLog:
             self._say(f", for {time.monotonic() - self._begun:.0f} s so far")
 
     def _say(self, waited: str) -> None:
-        text = "%d of %d nodes are ready; waiting%s, at most %g s"
-        logger.info(text, self._connected, self._of, waited, self._timeout)
+        text = "%d of %d nodes are ready%s; waiting%s, at most %g s"
+        away = f", {self._refused} turned away, which are asked again" if self._refused else ""
+        logger.info(text, self._connected, self._of, away, waited, self._timeout)

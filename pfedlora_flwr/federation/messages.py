@@ -157,8 +157,9 @@ class Instruction:
     a node's disk. run: the run's directory, where a simulated client keeps its model. evaluate:
     whether to evaluate after training. names: of the tensors that come with it. adapt: true where
     it is held out, and adapted in the place of an evaluation; else not said. origin: the name of
-    the run that this version is of, if it is another one. keep: versions that the client keeps for
-    good. data: what the dataset is known by that the clients share, if they do (`Site.data`)."""
+    the run that this version is of, if it is another one. renewed: true where the version is of a
+    run from which this one began (`start-from`). keep: versions that the client keeps for good.
+    data: what the dataset is known by that the clients share, if they do (`Site.data`)."""
 
     round: int = _said(count)
     client: int = _said(count)
@@ -169,6 +170,7 @@ class Instruction:
     names: list[str] = _said(_names)
     adapt: bool | None = _said(_flag, optional=True)
     origin: str | None = _said(_word, optional=True)
+    renewed: bool | None = _said(_flag, optional=True)
     keep: list[int] | None = _said(_rounds, optional=True)
     data: str | None = _said(_word, optional=True)
 

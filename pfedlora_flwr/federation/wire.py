@@ -169,10 +169,12 @@ def answered(message: Message | None) -> Message:
     if message is None or unanswered(message):
         raise Failed(NO_ANSWER)
     if message.has_error():
-        gone = message.error.code == ErrorCode.NODE_UNAVAILABLE
-        raise Failed(
-            "its node is gone (no sign of life)" if gone else _first_line(message.error.reason)
-        )
+        why = _first_line(message.error.reason)
+        if message.error.code == ErrorCode.NODE_UNAVAILABLE:
+            why = "its node is gone (no sign of life)"
+        elif "Invalid message type: " in str(message.error.reason):  # Flower's own words
+            why = "its ClientApp is not one of app_of"
+        raise Failed(why)
     return message
 
 

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +22,9 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.version import DESCRIPTION, __version__
 
 _HERE = "127.0.0.1,localhost"
+_PROXIES = "http_proxy", "https_proxy", "all_proxy"
+_COLOURED = "FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE"
+"""Variables that would colour what Flower writes for us to read."""
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -29,6 +33,7 @@ QUIET = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_worker_niceness": "0",
     "SPT_NOENV": "1",
+    "PYTHONIOENCODING": "utf-8",
 }
 """Nothing calls out, Flower builds no environment of its own, clients train at the priority of any
 other program, and Ray's agents do not write their titles over their environment, in which we look
@@ -131,7 +136,8 @@ class FlwrCommand:
             stdin=subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             start_new_session=True,
         ) as call:
             try:
@@ -150,7 +156,7 @@ class FlwrCommand:
 
     def _failed(self, word: str, said: str) -> LaunchError:
         with contextlib.suppress(OSError):  # a full disk: the error says it, too
-            self._log.write_text(said)
+            self._log.write_text(said, encoding="utf-8")
         return LaunchError(f"`flwr {word}` failed: {last_line(self._log)}")
 
 
@@ -175,13 +181,28 @@ def search_path() -> str:
     return os.pathsep.join(dict.fromkeys([*folders, os.environ.get("PATH", os.defpath)]))
 
 
-def environment(**own: str) -> dict[str, str]:
+def environment(*, here: bool = False, **own: str) -> dict[str, str]:
     """What our processes inherit: this process's environment, quiet, with Flower's commands on the
-    PATH, this machine asked without a proxy, and `own`."""
+    PATH, this machine asked without a proxy, and `own`.
+
+    here: whether they speak with this machine alone: a proxy that their HTTP library cannot use,
+    and so refuses to start with, is left out."""
+    left = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _COLOURED and not (here and name.lower() in _PROXIES and not _usable(value))
+    }
     given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     apart = given if given.strip() == "*" else ",".join(filter(None, [given, _HERE]))
     direct = {"no_proxy": apart, "NO_PROXY": apart}
-    return os.environ | QUIET | direct | {"PATH": search_path()} | own
+    return left | QUIET | direct | {"PATH": search_path()} | own
+
+
+def _usable(proxy: str) -> bool:
+    """Whether httpx, by which Flower speaks, takes this proxy."""
+    scheme = proxy.partition("://")[0].lower() if "://" in proxy else "http"
+    socks = ("socks5", "socks5h") if find_spec("socksio") else ()
+    return scheme in ("http", "https", *socks)
 
 
 def write_app(folder: Path, config: RunConfig) -> Path:
@@ -197,13 +218,14 @@ def write_app(folder: Path, config: RunConfig) -> Path:
     return folder
 
 
-def last_line(log: Path) -> str:
-    """The last line of a log that says something, an exception's before any other."""
+def last_line(log: Path, found: Callable[[str], str | None] = exception_line) -> str:
+    """The last line of a log that says something, before any other what `found` finds: an
+    exception's."""
     try:
-        text = log.read_text(errors="replace")
+        text = log.read_text("utf-8", errors="replace")
     except OSError:
         text = ""
-    line = exception_line(text) or next(reversed(lines_of(text)), None)
+    line = found(text) or next(reversed(lines_of(text)), None)
     return f"{line[:300]} (see {log})" if line else f"nothing in {log}"
 
 

@@ -137,6 +137,10 @@ class _Log(logging.FileHandler):
             super().close()
 
 
+class _NotShown(BaseException):
+    """The progress could not be shown, as on a closed pipe; why is its cause."""
+
+
 class LocalRun:
     """One run in this process: an `Engine`."""
 
@@ -162,7 +166,10 @@ class LocalRun:
 
         def replied(done: int, of: int) -> None:
             state = directory.doing()
-            show(state | {"done": done, "of": of} if state else None, rounds.look())
+            try:
+                show(state | {"done": done, "of": of} if state else None, rounds.look())
+            except Exception as error:  # of the display, and none of the client's
+                raise _NotShown from error
 
         e = self._begin.wanted.experiment
         gone = e.left_by(self._begin.after + 1)
@@ -179,6 +186,8 @@ class LocalRun:
         )
         try:
             server_app.serve(grid, context)
+        except _NotShown as failure:
+            raise failure.__cause__ or failure from None
         except Exception as error:  # its one line is in the result
             logging.getLogger(__name__).exception("the run failed")
             raise LaunchError(server_app.reason_of(error)) from None

@@ -46,7 +46,7 @@ def _find(runs: list[dict[str, Any]], run_id: str | None, superlink: str) -> dic
     chosen = [run for run in runs if run["run-id"] == run_id] if run_id is not None else ours
     if not chosen:
         wanted = f"run {run_id}" if run_id is not None else f"run of {APP}"
-        there = ", ".join(run["run-id"] for run in ours) or "none"
+        there = ", ".join(f"{run['run-id']} ({run.get('fab-name')})" for run in runs) or "none"
         raise UserError(f"the SuperLink {superlink!r} knows no {wanted}; it has: {there}")
     return max(chosen, key=lambda run: str(run.get("pending-at", "")))
 
@@ -74,6 +74,8 @@ def _state(flower: str, said: list[str]) -> tuple[State, str | None]:
         return told["result"]["status"], told["result"]["error"]
     if flower == "finished:stopped":
         return "stopped", "stopped through Flower"
+    if flower == "finished:completed":  # an own app may print no result
+        return "completed", None
     if flower.startswith("finished"):
         return "killed", LOST
     words = [line.removeprefix(LINE) for line in said if not line.startswith(FOR_PROGRAMS)]

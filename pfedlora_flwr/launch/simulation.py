@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,12 +18,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from pfedlora_flwr.data.cache import cache_root, made
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors.log_lines import cause_line
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.nodes import WORKER_GONE
 from pfedlora_flwr.files import LOOK
@@ -58,6 +61,8 @@ _SUPERLINK_TIMEOUT, _SERVER_TIMEOUT, _LOOK = 60.0, 180.0, 15.0
 to Flower until it does."""
 _DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Asks this machine itself, whatever proxy the environment names."""
+_DEBUGGER = re.compile(r"^\s*(breakpoint|(i?pdb)\.set_trace)\(", re.MULTILINE)
+_BREAKPOINT = "own code calls a debugger, which stops by engine=local alone"
 _SHORT = 30
 """Characters of a folder in which Ray's sockets still have a name that the system accepts."""
 
@@ -102,9 +107,9 @@ class Simulation:
         Raises UserError if a node of the cluster cannot train its clients.
         """
         if not self.cluster:
-            if self.resources.actors < self.resources.wanted:
-                return [f"trained by {self.resources.words()}"]
-            return []
+            few = self.resources.actors < self.resources.wanted
+            stops = any(map(_stops, named_modules(self.config.flat())))
+            return [f"trained by {self.resources.words()}"] * few + [_BREAKPOINT] * stops
         cluster.check_nodes(
             self.cluster,
             self.resources.nodes,
@@ -139,7 +144,7 @@ class Simulation:
         """Writes what the app and its actors have logged to `logs/run.log`."""
         if self._run_id and self._alive():
             with contextlib.suppress(OSError):  # a full disk: it is only there to be read
-                self._run_log.write_text(self._flwr.log(self._run_id))
+                self._run_log.write_text(self._flwr.log(self._run_id), encoding="utf-8")
 
     def lost(self) -> str:
         """A process that trained clients, or the nodes of the Ray cluster that are gone, in words,
@@ -222,19 +227,23 @@ class Simulation:
             if state and not is_running(state["pid"]):
                 time.sleep(0.5)
                 if directory.result() is None:
-                    raise LaunchError(
-                        f"the server process is gone: {last_line(self._superlink_log)}"
-                    )
+                    raise LaunchError(self._gone())
             if not state and time.monotonic() > next_look:
                 status, next_look = self._flwr.status(self._run_id), time.monotonic() + _LOOK
                 if status.startswith("finished") or time.monotonic() > deadline:
-                    self.save_log()
-                    raise LaunchError(
-                        f"the server did not start (Flower says {status}):"
-                        f" {last_line(self._run_log)}"
-                    )
+                    raise LaunchError(self._gone(f"did not start (Flower says {status})"))
             time.sleep(0.1)
         show(None, rounds.look())
+
+    def _gone(self, how: str = "is gone") -> str:
+        """Why there is no server: by the run's own log, else the SuperLink's. Ray gives up after 30
+        seconds, as on a busy machine."""
+        with contextlib.suppress(LaunchError):
+            self.save_log()
+        log = self._run_log if self._run_log.exists() else self._superlink_log
+        told = f"the server process {how}: {last_line(log, cause_line)}"
+        busy = "; the machine is busy: try again, or engine=local" if "timed out" in told else ""
+        return told + busy
 
     def _check_cluster(self) -> None:
         """Raises LaunchError if the Ray cluster is gone: the server goes with its head, without
@@ -269,7 +278,7 @@ class Simulation:
             self.config.flat()
         ):  # a user's own module may lie in the working directory
             own["PYTHONPATH"] = code_path()
-        return environment(**own)
+        return environment(here=True, **own)
 
     def _for_workers(self) -> dict[str, str]:
         """The environment of a foreign cluster's workers."""
@@ -280,6 +289,14 @@ class Simulation:
         if self.resources.per_gpu:
             return {GPU_SHARE: str(memory_share() / self.resources.per_gpu)}
         return {}
+
+
+def _stops(module: str) -> bool:
+    """Whether a module of the user's own code calls a debugger."""
+    with contextlib.suppress(ImportError, OSError, ValueError, UnicodeDecodeError):
+        if (spec := find_spec(module)) and spec.origin:
+            return bool(_DEBUGGER.search(Path(spec.origin).read_text("utf-8")))
+    return False
 
 
 @contextlib.contextmanager

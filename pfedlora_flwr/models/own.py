@@ -7,10 +7,13 @@ What is trained and asked is what its `forward` computes, where it has one.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -18,8 +21,11 @@ from torch.nn.parameter import is_lazy
 from pfedlora_flwr.errors import UserError, brief, kind
 from pfedlora_flwr.models.model import ClientModel, WithLast, twin
 from pfedlora_flwr.models.task import Task
-from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.rng import generators, generators_kept, seeded
 from pfedlora_flwr.training.loop import known_output
+
+_INPUTS, _TIMES = 64, 8
+"""How many inputs are evaluated how often where an evaluation draws numbers."""
 
 
 class Parted(ClientModel):
@@ -127,7 +133,16 @@ def client_model(name: str, task: Task, module: Any) -> ClientModel:
             f"model {name!r}: expected an nn.Module with a `forward`, or with an `encoder` and a"
             " `head` that is an nn.Linear"
         )
+    _complete(module, module if forward else module.encoder, task)  # type: ignore[arg-type]
+    if forward:
+        _check_still(name, module, task)
     model = _with_forward(name, task, module, parted) if forward else _without(name, task, module)
+    if not forward:
+        _check_still(name, model, task)
+    for key, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            told = f"{key} in its state_dict is {kind(value)}; allowed: tensors"
+            raise UserError(f"model {name!r}: {told}")
     if lazy := [key for key, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise UserError(
             f"model {name!r}: {lazy[0]} has no shape: it belongs to a lazy layer that does not run"
@@ -201,13 +216,13 @@ def outputs(function: Callable[[Tensor], Any], module: nn.Module, task: Task) ->
     return found
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left: Any, right: Any, rtol: float = 1e-4, atol: float = 1e-5) -> bool:
     """Whether two outputs are one, except for rounding."""
     return (
         isinstance(left, Tensor)
         and isinstance(right, Tensor)
         and left.shape == right.shape
-        and torch.allclose(left, right, rtol=1e-4, atol=1e-5, equal_nan=True)
+        and torch.allclose(left, right, rtol, atol, equal_nan=True)
     )
 
 
@@ -218,17 +233,90 @@ def _shape(value: object) -> list[int] | str:
 
 @contextmanager
 def _untouched(module: nn.Module) -> Iterator[None]:
-    """Puts back what a forward may change: the modes, and buffers such as running statistics."""
+    """Puts back what a forward may change: modes, tensors, and what modules hold besides."""
     modes = {part: part.training for part in module.modules()}
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    held = {id(one): (one, copied) for one, copied in _held(module, set())}
     try:
         yield
     finally:
+        for one, copied in held.values():
+            _put_back(one, copied)
         for part, mode in modes.items():
             part.training = mode
+
+
+def _held(value: Any, seen: set[int]) -> Iterator[tuple[Any, Any]]:
+    """Each tensor, array and container in a value, with a copy; of modules in their attributes."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        if not is_lazy(value):
+            yield value, value.detach().clone()
+    elif isinstance(value, np.ndarray | list | set | deque):
+        yield value, copy(value)
+    elif isinstance(value, dict):
+        yield value, dict(value)
+    if isinstance(value, nn.Module):
+        value = vars(value)
+        yield value, dict(value)
+    if isinstance(value, dict):
+        value = value.values()
+    if not isinstance(value, str | bytes | Tensor | np.ndarray) and isinstance(value, Collection):
+        for inner in value:
+            yield from _held(inner, seen)
+
+
+def _put_back(one: Any, copied: Any) -> None:
+    """A tensor, an array or a container as it was."""
+    if isinstance(one, Tensor):
         with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+            one.copy_(copied)
+    elif isinstance(one, np.ndarray):
+        one[...] = copied
+    else:
+        one.clear()
+        (one.extend if isinstance(one, list | deque) else one.update)(copied)
+
+
+def _complete(module: nn.Module, function: Callable[[Tensor], Any], task: Task) -> None:
+    """Runs a module of which parameters are made by its first forward, as those of lazy layers:
+    they are then drawn as the others are."""
+    inputs = task.random(2, torch.Generator().manual_seed(0))
+    late = any(map(is_lazy, (*module.parameters(), *module.buffers())))
+    if not late:
+        before = {name for name, _ in module.named_parameters()}
+        with _untouched(module), generators_kept(), torch.no_grad():
+            module.eval()
+            function(inputs)
+            late = {name for name, _ in module.named_parameters()} != before
+    if late:
+        with torch.no_grad():
+            module.eval()
+            function(inputs)
+            module.train()
+
+
+def _check_still(name: str, model: nn.Module, task: Task) -> None:
+    """Raises UserError where two evaluations of the same inputs differ."""
+    with _untouched(model), torch.no_grad():
+        model.eval()
+        for n, times in (2, 2), (_INPUTS, _TIMES):
+            inputs, found = task.random(n, torch.Generator().manual_seed(0)), []
+            for seed in range(times):
+                with seeded(seed):
+                    before = generators()
+                    found.append(model(inputs))
+                    drew = generators() != before
+            exact = {"rtol": 0.0, "atol": 0.0} if drew else {}
+            tensors = isinstance(found[0], Tensor)  # others are refused as such
+            if tensors and not all(same(found[0], other, **exact) for other in found):
+                raise UserError(
+                    f"model {name!r}: two evaluations of the same inputs differ: its forward draws"
+                    " numbers or changes itself; allowed in training alone (self.training)"
+                )
+            if not drew:
+                return
 
 
 def _without(name: str, task: Task, module: nn.Module) -> Parted:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.normed import Normed
 from pfedlora_flwr.models.spec import ModelSpec, specs_of
 from pfedlora_flwr.models.task import Task
-from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.rng import generators_kept, seeded
 from pfedlora_flwr.training.kinds import TEXT
 
 T = TypeVar("T")
@@ -238,7 +239,7 @@ def load_object(path: str, what: str) -> Any:
         return given.find(path, what)
     module, _, attribute = path.partition(":")
     try:
-        with user_code(what, path):
+        with generators_kept(), user_code(what, path):
             imported = importlib.import_module(module)
     except UserCodeError as error:
         missing = error.__cause__
@@ -263,7 +264,8 @@ def made(path: str, what: str, make: Callable[[Any], T]) -> T:
     """What `make` makes of the object at `package.module:Name`. Raises UserCodeError when the
     user's code raises in it."""
     found = load_object(path, what)
-    with user_code(what, path):
+    draws = generators_kept() if what == "dataset" else nullcontext()  # a model's are its own
+    with draws, user_code(what, path):
         return make(found)
 
 
@@ -283,11 +285,15 @@ def _check_kind(name: str, task: Task) -> None:
         )
 
 
+def is_own(said: ModelSpec) -> bool:
+    """Whether it is a user's own model."""
+    name = said.name
+    return ":" in name and not named.is_library(name) and not text.is_text(name)
+
+
 def _source(said: ModelSpec) -> object:
     """What a user's name stands for now; None for a model that is not a user's own."""
-    name = said.name
-    own_ = ":" in name and not named.is_library(name) and not text.is_text(name)
-    return load_object(name, "model") if own_ else None
+    return load_object(said.name, "model") if is_own(said) else None
 
 
 @lru_cache(maxsize=256)

@@ -33,6 +33,10 @@ _AT_ONCE = 100
 """Keys that MLflow takes in a call."""
 
 
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+"""Unless they say otherwise: MLflow would ask a server that is down for minutes."""
+
+
 class MLflow(Observer):
     """One run of MLflow for a run, which a resumed one goes on with. Raises UserError when MLflow
     is not installed."""
@@ -65,6 +69,8 @@ class MLflow(Observer):
     def _connect(self, output: Path) -> None:
         """Makes the client; in the run's own database, the run's artefacts are where it is now."""
         uri = os.environ.get("MLFLOW_TRACKING_URI")
+        for name, value in _PATIENCE.items():
+            os.environ.setdefault(name, value)
         self._artefacts = None if uri else (output / "mlflow").as_uri()
         database = output / _DATABASE
         self._client = self._client_of(tracking_uri=uri or f"sqlite:///{database}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.runs.rows import Result, RoundRow, StoppedBy
 
 logger = logging.getLogger(__name__)
+_PATIENCE = 5.0
 
 
 class Observer:
@@ -75,12 +77,14 @@ class Observers:
     """All observers of a run, told in turn.
 
     failed: by the name of an observer that has raised, its first error in a line. It is told of
-    what comes next all the same.
+    what comes next all the same, unless it took `_PATIENCE` seconds to fail, as one does whose
+    server is down.
     """
 
     def __init__(self, named: Mapping[str, Observer]) -> None:
         self._named = named
         self._ended = False
+        self._given_up = set[str]()
         self.failed: dict[str, str] = {}
 
     def begin(self, keys: Mapping[str, Scalar]) -> None:
@@ -118,9 +122,13 @@ class Observers:
             self._ask(name, partial(told, folder=folder), keys)
 
     def _ask(self, name: str, tell: Callable[[Any], Any], about: Mapping[str, Any]) -> Any:
+        begun = time.monotonic()
         try:
-            return tell(copy.deepcopy(dict(about)))  # each has one of its own
+            # each has one of its own
+            return None if name in self._given_up else tell(copy.deepcopy(dict(about)))
         except (Exception, SystemExit) as error:
+            if time.monotonic() - begun > _PATIENCE:
+                self._given_up.add(name)
             self._fail(name, error)
             return None
 

@@ -22,6 +22,8 @@ from pfedlora_flwr.runs.rows import Result, RoundRow
 
 _ID = "wandb-id"
 """The file with the run's name there."""
+_SECONDS = 10.0
+"""Its server may take to answer."""
 
 
 class WeightsAndBiases(Observer):
@@ -51,7 +53,7 @@ class WeightsAndBiases(Observer):
             dir=str(output),
             resume="allow",
             mode=os.environ.get("WANDB_MODE", "online" if online else "offline"),
-            settings=self._wandb.Settings(console="off", silent=True),
+            settings=self._wandb.Settings(console="off", silent=True, init_timeout=_SECONDS),
         )
 
     def round(self, row: RoundRow) -> None:

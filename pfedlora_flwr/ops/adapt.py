@@ -160,7 +160,8 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
     where = {"data-path": str(absolute(path))} if path else {}
     own = "dataset" in options
     if client is not None and client in range(e.trained_clients):
-        raise UserError(f"client {client} was in the run; {_allowed(e)}")
+        what = "leave client out: the data is then a new client's" if own else _allowed(e)
+        raise UserError(f"client {client} was in the run; {what}")
     if not own:
         if of_own := [n for n in options if n == "models" or n.startswith("data.")]:
             raise UserError(

@@ -195,7 +195,7 @@ def _of_model(seen: Any) -> Attack | None:
     if not len(samples):
         return None
     found = losses(seen.method.predictor(seen.trained.module), samples)
-    return measure([Part(members, -found)], seen.experiment.seed)
+    return measure([Part(members, -found)])
 
 
 def _by_shadows(seen: Any, count: int) -> Attack | None:
@@ -219,4 +219,4 @@ def _by_shadows(seen: Any, count: int) -> Attack | None:
         shadow[half.numpy()] = np.nan
     known = ~np.isnan(without).all(0)
     fall = np.nanmean(without[:, known], 0) - losses(predict, samples)[known]
-    return measure([Part(members[known], fall)], seen.experiment.seed)
+    return measure([Part(members[known], fall)])

@@ -239,10 +239,13 @@ def _embed(run: Run, inputs: Sequence[Inputs]) -> tuple[npt.NDArray[np.float32],
 
     seen: dict[int, npt.NDArray[np.float32]] = {}
     failures: list[UserError] = []
+    last = {int(k) for k, told in run.result["per_client"].items() if told["last_round"]}
     for client, own in enumerate(inputs):
         try:
             seen[client] = load_trained(run.path, client).representations(own).numpy()
         except UserError as error:  # never sampled, or its file is gone
+            if run.directory.client_store(client).versions() and client in last:
+                raise  # or damaged
             failures.append(error)
     if not seen:
         raise failures[0]

@@ -16,7 +16,7 @@ class Attack(TypedDict):
     # the true-positive rate at a false-positive rate of at most 1 %; with fewer than 100 negatives
     # at no false positive
     tpr_at_1pct: float
-    # lower end of the 95 % bootstrap interval of `auc` over clients; null for what is read from a
+    # lower end of the 95 % interval of `auc` over clients; null for what is read from a
     # sum, and with fewer than 5 clients
     low: float | None
     high: float | None  # its upper end

@@ -59,7 +59,8 @@ class Run:
     @cached_property
     def rounds(self) -> list[RoundRow]:
         rows = self.directory.rounds()
-        check_told(self.path, rows[-1]["round"] if rows else -1, self.result)
+        last, hashes = rows[-1]["round"] if rows else -1, self.directory.hashes_file
+        check_told(self.path, last, self.result, hashes)
         return rows
 
     @cached_property
@@ -172,7 +173,7 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
         word = NO_BUDGET if by == "dp" else result["status"]
         return Missing("failed" if by == "observer" else word, f"{word}: {result['error']}", path)
     done = result["rounds"]
-    if rounds is not None and done < rounds:
+    if rounds is not None and done < rounds and "ended_early" not in result:
         return Missing(SHORTER, f"unfinished after round {done} of {rounds}", path)
     if rounds is not None and done > rounds:
         return Missing(EXTENDED, f"{EXTENDED} to {done} rounds, of {rounds} here", path)

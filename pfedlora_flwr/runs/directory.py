@@ -3,6 +3,7 @@ its files."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,11 +17,20 @@ from types import MappingProxyType
 import yaml
 from filelock import FileLock, Timeout
 
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.local import OWN
+from pfedlora_flwr.data.parts import Parts
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import is_locked, make_folder, remove_folder, write_atomically
+from pfedlora_flwr.files import (
+    file_sha256,
+    is_locked,
+    make_folder,
+    remove_folder,
+    stamp_of,
+    write_atomically,
+)
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.budget import check_record, spent_nothing
 from pfedlora_flwr.runs.checkpoint import ServerState
@@ -107,7 +117,7 @@ class RunDirectory(RunFiles):
     def check_whole(self) -> None:
         """Raises UserError when files are gone that the run needs to go on, or that what it has
         done is told in."""
-        check_whole(self.checkpoints, self.rounds(), self.visits(), self.path)
+        check_whole(self.checkpoints, self.rounds(), self.visits(), self.path, self.begun_after)
         state = self.checkpoints.load()
         e = self.experiment() if state and state.versions else None
         if e and e.noises_rounds:
@@ -126,12 +136,12 @@ class RunDirectory(RunFiles):
             )
 
     def is_completed(self, experiment: Experiment) -> bool:
-        """Whether all rounds of the Experiment are done, and told."""
+        """Whether all rounds of the Experiment are done, and told, or the run ended before."""
         result = self.result()
         return (
             result is not None
             and result["status"] == "completed"
-            and result["rounds"] == experiment.rounds
+            and (result["rounds"] == experiment.rounds or "ended_early" in result)
         )
 
     # Writing
@@ -174,13 +184,26 @@ class RunDirectory(RunFiles):
         write_atomically(self.token_file, f"{derive(time.time_ns(), str(self.path)):016x}".encode())
 
     def write_result(self, result: Result) -> None:
-        write_atomically(self.result_file, (json.dumps(result, indent=2) + "\n").encode())
+        text = (json.dumps(result, indent=2) + "\n").encode()
+        lines = (self._rounds, self._clients, self._held_out)
+        of_files = {file.name: file_sha256(stamp_of(file)) for file in lines if file.exists()}
+        hashes = {self.result_file.name: hashlib.sha256(text).hexdigest()} | of_files
+        if self.server.is_dir():
+            write_atomically(self.hashes_file, json.dumps(hashes).encode())
+        write_atomically(self.result_file, text)
 
     def write_partition(self, fingerprint: str) -> None:
         """Keeps the fingerprint for the result. Raises UserError when a resumed run's data is not
         what it was."""
         self.check_partition(fingerprint)
         write_atomically(self._partition, fingerprint.encode())
+
+    def keep_rows(self, setup: Setup) -> None:
+        """Keeps whose rows a simulation's are, and their parts, for a run that begins from it."""
+        partition = setup.partition
+        Parts(self.parts_file).keep_all(setup.dataset.input_hashes, partition)
+        if partition.owners:
+            write_atomically(self.owners_file, json.dumps(partition.owners).encode())
 
     def append_round(self, row: RoundRow) -> None:
         append_rows(self._rounds, [row])

@@ -3,6 +3,7 @@ file."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 
 from pfedlora_flwr.config import parse, run_config
+from pfedlora_flwr.data.parts import OF_RUN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -26,6 +28,7 @@ from pfedlora_flwr.runs.rows import (
     Origin,
     Result,
     RoundRow,
+    StartedFrom,
     VisitRow,
 )
 from pfedlora_flwr.runs.standing import Standing
@@ -46,6 +49,9 @@ FILES = (
 )
 CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT = FILES
 
+HASHES = "hashes.json"
+"""In `server`: SHA-256 of the files of a run that has ended, by name."""
+_FOLDERS = ("server", "clients", "logs", "rows", "source")
 METRICS = "metrics.prom"
 OBSERVED = ("mlflow.db", "mlflow.db-journal", "mlflow", "mlflow-id", "wandb", "wandb-id", METRICS)
 """What observers leave in a run's directory, beside TensorBoard's folder."""
@@ -74,7 +80,11 @@ class RunFiles:
         self.unmasking_file = self.server / "unmasking.json"
         self.sites_file = self.server / "sites.json"
         self.origins_file = self.server / "origins.json"
+        self.start_file = self.server / "start.json"
+        self.parts_file = path / OF_RUN
+        self.owners_file = self.server / "owners.json"
         self.dp_file = self.server / "dp.json"
+        self.hashes_file = self.server / HASHES
         self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / UPLOADS)
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
         self._held_out = path / HELD_OUT
@@ -85,7 +95,9 @@ class RunFiles:
 
     @property
     def holds_run(self) -> bool:
-        """Whether a run was ever begun here."""
+        """Whether a run was ever begun here. Raises UserError for what is no file in a file's
+        place: a pipe would be waited for."""
+        check_forms(self.path)
         return self.config.exists()
 
     def experiment(self) -> Experiment:
@@ -125,6 +137,7 @@ class RunFiles:
     def saved(self) -> tuple[Row, Row]:
         """The configuration's keys as they stand, and what it says of the run's making. Raises
         UserError when it cannot be read."""
+        check_forms(self.path)
         try:
             content = dict(read_config(self.config))
             return content, dict(content.pop("about"))
@@ -139,7 +152,7 @@ class RunFiles:
     def result(self) -> Result | None:
         """What the run came to, or None: it goes on, was killed, or never began. Raises UserError
         for a file that is no result."""
-        return read_result(self.result_file, FORMAT)
+        return read_result(self.result_file, FORMAT, self.hashes_file)
 
     def rounds(self) -> list[RoundRow]:
         """The lines of its rounds; a last line that was cut off is left out. Raises UserError if
@@ -170,7 +183,7 @@ class RunFiles:
     def token(self) -> str:
         """Names this run on a node's disk, where the models of several runs may lie side by side.
         Raises OSError when there is none."""
-        return self.token_file.read_text().strip()
+        return _word(self.token_file)
 
     def last_round(self) -> int:
         """The round after which a resumed run goes on; 0 also if none is done."""
@@ -197,13 +210,27 @@ class RunFiles:
         return 0
 
     def origins(self) -> list[Origin]:
-        """The runs that it was begun from without a client, by round."""
+        """The runs whose sites' models it goes on from, each up to a round."""
         return read_json(self.origins_file) or []
+
+    def started_from(self) -> StartedFrom | None:
+        """What it began from, by `start-from`."""
+        return read_json(self.start_file)
+
+    @property
+    def begun_after(self) -> int:
+        """The round of an earlier run behind which its own rounds go on; 0: there is none."""
+        started = self.started_from()
+        return started["round"] if started else 0
+
+    def owners(self) -> list[str]:
+        """Whose samples its simulated clients have, by client, where the data says it."""
+        return read_json(self.owners_file) or []
 
     @property
     def partition(self) -> str | None:
         """The fingerprint of the partition, once the nodes have told it."""
-        return self._partition.read_text().strip() if self._partition.exists() else None
+        return _word(self._partition) if self._partition.exists() else None
 
     def server_store(self, client: int) -> ClientStore:
         """Where the server keeps a client's own state, under `sharing=none`."""
@@ -216,6 +243,37 @@ class RunFiles:
     def client_store(self, client: int) -> ClientStore:
         """Where a simulated client keeps its model."""
         return ClientStore(self.clients / str(client))
+
+
+def check_forms(path: Path) -> None:
+    """Raises UserError for what is no regular file where a run has files, and no folder where it
+    has folders."""
+    of_clients, of_states = path / "clients", path / "server" / "states"
+    for folder in (path, path / "server", path / "rows", *_within(of_clients), *_within(of_states)):
+        with suppress(OSError), os.scandir(folder) as there:
+            for one in there:
+                place, known = Path(one.path), folder != path or one.name in FILES
+                if os.path.isdir(one):
+                    wrong = known and place not in (of_clients, of_states)
+                else:
+                    wrong = not os.path.isfile(one) or (folder == path and one.name in _FOLDERS)
+                if wrong and not one.name.startswith("."):
+                    form = "folder" if one.name in _FOLDERS else "regular file"
+                    raise UserError(f"{place} is no {form}: restore it")
+
+
+def _within(folder: Path) -> Iterator[Path]:
+    """The folders in a folder, where it is one."""
+    with suppress(OSError), os.scandir(folder) as there:
+        yield from (Path(one.path) for one in there if one.is_dir())
+
+
+def _word(file: Path) -> str:
+    """The word that a file holds. Raises UserError for other bytes, OSError as it may."""
+    try:
+        return file.read_text("ascii").strip()
+    except UnicodeDecodeError:
+        raise UserError(f"{file} is damaged: restore it") from None
 
 
 def is_observers(file: Path) -> bool:

@@ -3,12 +3,14 @@ name."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.files import file_sha256, stamp_of
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.lines import read_rows
 from pfedlora_flwr.runs.rows import Result, Status
@@ -20,12 +22,13 @@ _OF_A_ROUND = _OF_EVERY_LINE | {"accuracy", "validation_accuracy", "evaluated", 
 _OF_A_VISIT = _OF_EVERY_LINE | {"client", "status"}
 
 
-def read_result(path: Path, format: int) -> Result | None:
+def read_result(path: Path, format: int, hashes: Path | None = None) -> Result | None:
     """The result, or None if there is none yet. Raises UserError for one that is damaged or of
-    another format."""
+    another format. hashes: the file with what its SHA-256 was."""
     advice = "remove it; resume=true creates it again"
     try:
-        found = json.loads(path.read_bytes())
+        held = path.read_bytes()
+        found = json.loads(held)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
@@ -36,6 +39,9 @@ def read_result(path: Path, format: int) -> Result | None:
         or "error" not in found
     ):
         raise UserError(f"{path} is not the result of a run; {advice}")
+    known = (read_json(hashes) if hashes else None) or {}
+    if known.get(path.name, was := hashlib.sha256(held).hexdigest()) != was:
+        raise UserError(f"{path} is not as the run wrote it: its checksum differs; {advice}")
     if found.get("format", format) != format:
         raise UserError(
             f"{path} has format {found['format']}, and this version reads {format}: another"
@@ -50,9 +56,13 @@ def read_result(path: Path, format: int) -> Result | None:
     return found  # type: ignore[return-value]
 
 
-def check_told(path: Path, last: int, result: Result) -> None:
+def check_told(path: Path, last: int, result: Result, hashes: Path | None = None) -> None:
     """Raises UserError unless the lines of a completed run, whose last is of round `last`, are
-    all."""
+    all, and as they were written."""
+    for name, was in ((read_json(hashes) if hashes else None) or {}).items():
+        file = path / name
+        if name.endswith(".jsonl") and was != (file.exists() and file_sha256(stamp_of(file))):
+            raise UserError(f"{file} is not as the run wrote it: its checksum differs; restore it")
     if last != result["rounds"]:
         raise UserError(
             f"{path}: its rounds.jsonl does not reach round {result['rounds']}, as result.json"
@@ -63,7 +73,7 @@ def check_told(path: Path, last: int, result: Result) -> None:
 def read_json(path: Path) -> Any:
     """What a file that is only there to be watched holds, or None."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
 
@@ -80,10 +90,10 @@ def read_visits(path: Path) -> Iterator[Any]:
 
 
 def check_whole(
-    checkpoints: Checkpoints, rounds: list[Any], visits: Iterable[Any], folder: Path
+    checkpoints: Checkpoints, rounds: list[Any], visits: Iterable[Any], folder: Path, after: int
 ) -> None:
     """Raises UserError unless the tables reach as far as the last checkpoint, and there is one
-    where there are rounds.
+    where there are rounds. after: the round behind which the run's own go on.
 
     A round's lines are written before its checkpoint, so that at most one round of theirs has none.
     """
@@ -94,6 +104,8 @@ def check_whole(
                 f"{checkpoints.folder} has no checkpoint of the {len(rounds)} rounds in"
                 f" rounds.jsonl; {advice}"
             )
+        return
+    if done == [after] and after:
         return
     for name, rows, last in (
         ("rounds.jsonl", rounds, done[0]),

@@ -94,7 +94,7 @@ def find_status(run: RunFiles) -> RunStatus:
     if state == "completed" and (result := run.result()):
         if not run.holds_run:
             raise UserError(f"{run.path} has no {CONFIG}, as a completed run has; restore it")
-        check_told(run.path, standing.so_far.round, result)
+        check_told(run.path, standing.so_far.round, result, run.hashes_file)
     return status_of(run, state, reason, standing)
 
 

@@ -14,7 +14,8 @@ from flwr.app import Message
 from torch import Tensor
 
 from pfedlora_flwr.data.local import Site
-from pfedlora_flwr.data.partition import Indices, Split
+from pfedlora_flwr.data.source import Indices
+from pfedlora_flwr.data.split import Split
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.claim import Claim

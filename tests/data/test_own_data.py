@@ -678,8 +678,8 @@ def test_names_that_are_nearly_equal_and_rows_that_stand_twice_are_told(tmp_path
     (tmp_path / "t.csv").write_text("a,site,label\n" + "".join(once + once))
     keys = {"dataset": f"csv:{tmp_path}/t.csv", "data.client-column": "site", "clients": 1}
     told = "\n".join(DataSetup(from_flat(keys | {"partition.kind": "iid"})).remarks)
-    assert "classes that differ by spaces or capitals alone: ' Type  One', 'type one'" in told
-    assert "owners that differ by spaces or capitals alone: 'P ', 'p'" in told
+    assert "classes that look alike: ' Type  One', 'type one'" in told
+    assert "owners that look alike: 'P ', 'p'" in told
     assert re.search(r"[1-4] of 4 test rows stand in the same client's training part, too", told)
     assert "these classes have fewer than 3 rows, and so none in some part of the data: " in told
     e = from_flat({"dataset": "digits"})

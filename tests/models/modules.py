@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -206,3 +207,116 @@ class Half(Masked):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) * self.scale.mean()
+
+
+class Counting(nn.Module):
+    """Of which a training pass sets buffers, attributes and what containers hold anew."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(shape[0], 12), nn.Linear(12, classes)
+        self.seen: Tensor
+        self.mean: Tensor
+        self.register_buffer("seen", torch.tensor(0))
+        self.register_buffer("mean", torch.zeros(12))
+        self.steps, self.held = 0, {"last": torch.zeros(1)}
+        self.log: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.first(x)
+        if self.training:
+            self.seen, self.steps = self.seen + len(x), self.steps + 1
+            self.mean = (0.9 * self.mean + 0.1 * z.mean(0)).detach()
+            self.held["last"] += 1
+            self.log.append(len(x))
+            self.late = len(x)
+        return self.head(z - self.mean)
+
+
+class CountingParts(nn.Module):
+    """The same without a forward."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        inner = Counting(12, shape)
+        self.encoder, self.head = inner, nn.Linear(12, classes)
+
+
+class Noisy(Masked):
+    """With noise in evaluation, too, seldom seen; `own` draws by a generator of its own."""
+
+    own = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.own:
+            return self.head(self.first(x) * np.random.default_rng().normal())
+        return self.head(torch.dropout(self.first(x), 0.01, True))
+
+
+class NoisyApart(Noisy):
+    own = True
+
+
+class DrawsInVain(Masked):
+    """Noise that is drawn in evaluation, too, and used in training alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.first(x) + torch.randn(1) * self.training)
+
+
+class LazyFirst(nn.Module):
+    """A layer that is made by the first call."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.body, self.head = (
+            nn.Sequential(nn.Flatten(), nn.LazyLinear(12)),
+            nn.Linear(12, classes),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+class Complex(nn.Module):
+    """With a complex parameter."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.wave = nn.Parameter(torch.randn(shape[0], 12, dtype=torch.cfloat))
+        self.head = nn.Linear(12, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((x.to(torch.cfloat) @ self.wave).abs())
+
+
+class ComplexBuffer(Masked):
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__(classes, shape)
+        self.register_buffer("turn", torch.ones(12, dtype=torch.cdouble))
+
+
+class InAList(Masked):
+    """A layer that no state_dict holds."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__(classes, shape)
+        self.layers = [nn.Linear(12, 12)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers[0](self.first(x)))
+
+
+class NotPersistent(Counting):
+    """Statistics that no state_dict holds."""
+
+    def __init__(self, classes: int, shape: tuple[int, ...]) -> None:
+        super().__init__(classes, shape)
+        self.register_buffer("mean", torch.zeros(12), persistent=False)
+
+
+class ExtraState(Masked):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"steps": 3}
+
+    def set_extra_state(self, state: dict[str, int]) -> None: ...

@@ -3,6 +3,8 @@ forward computes."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ from torch import nn
 
 from pfedlora_flwr.audit.views import shared_predictor
 from pfedlora_flwr.config import run_config
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.launch.trainable import check_trainable
@@ -21,6 +25,7 @@ from pfedlora_flwr.models.own import Parted, Whole
 from pfedlora_flwr.models.registry import build, facts
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.ops.export import export
+from pfedlora_flwr.rng import generators
 from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import run_locally
 from tests.models import modules
@@ -197,6 +202,72 @@ def test_a_mask_of_booleans_is_shared_and_a_type_that_does_not_travel_is_refused
     shared = load_trained(done.output, 0).module.state_dict()
     [mask] = (tensor for name, tensor in shared.items() if name.endswith("mask"))
     assert mask.tolist() == [True] * 8 + [False] * 4
-    told = r"Half.*scale is of bfloat16; allowed: types that NumPy has"
-    with pytest.raises(UserError, match=told):
-        check_trainable(run_config(keys | {"models": HERE + "Half"}))
+    for name, told in {
+        "Half": r"Half.*scale is of bfloat16; allowed: types that NumPy has",
+        "Complex": r"Complex: module\.wave is complex; allowed: real numbers",
+        "ComplexBuffer": r"ComplexBuffer: module\.turn is complex; allowed: real",
+        "InAList": r"InAList: its parameters and persistent buffers.* are not all of it",
+        "NotPersistent": r"NotPersistent: its parameters and persistent buffers",
+        "ExtraState": r"_extra_state in its state_dict is dict; allowed: tensors",
+    }.items():
+        with pytest.raises(UserError, match=told):
+            check_trainable(run_config(keys | {"models": HERE + name}))
+
+
+@pytest.mark.parametrize("name", ["Counting", "CountingParts"])
+def test_a_trial_leaves_no_mark_in_what_a_forward_sets_anew(name: str) -> None:
+    model = build(HERE + name, VECTORS)
+    [module] = (part for part in model.modules() if isinstance(part, modules.Counting))
+    assert int(module.seen) == module.steps == int(module.held["last"]) == 0
+    assert not module.log
+    assert not hasattr(module, "late")
+    assert torch.equal(module.mean, torch.zeros(12))
+    assert module.training
+
+
+@pytest.mark.parametrize("name", ["Noisy", "NoisyApart"])
+def test_a_model_that_draws_in_evaluation_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name}': two evaluations of the same inputs differ"):
+        build(HERE + name, VECTORS)
+    build(HERE + "DrawsInVain", VECTORS)
+
+
+def test_what_the_first_forward_makes_is_drawn_as_the_rest_is() -> None:
+    first = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        first.append(build(HERE + "LazyFirst", IMAGES).state_dict()["module.body.1.weight"])
+    assert torch.equal(first[0], first[1])
+    assert not torch.equal(first[1], first[2])
+
+
+@pytest.mark.parametrize("place", ["module", "function"])
+@pytest.mark.parametrize(
+    ("change", "look"),
+    [
+        ("torch.set_default_dtype(torch.float64)", torch.get_default_dtype),
+        ("torch.set_default_device('meta')", torch.get_default_device),
+        ("torch.set_grad_enabled(False)", torch.is_grad_enabled),
+        ("torch.set_num_threads(3)", torch.get_num_threads),
+        ("np.seterr(all='raise')", np.geterr),
+        ("os.chdir('/')", os.getcwd),
+        ("torch.manual_seed(0); np.random.seed(0); random.seed(0)", generators),
+    ],
+    ids=lambda value: value.split("(")[0] if isinstance(value, str) else "",
+)
+def test_what_own_code_sets_for_the_whole_process_is_as_before(
+    place: str,
+    change: str,
+    look: Callable[[], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = f"own_sets_{abs(hash((place, change)))}"
+    lines = {"module": [change, "pass"], "function": ["pass", change]}[place]
+    text = "import os, random, numpy as np, torch\n{}\ndef data():\n    {}\n    return {}\n"
+    result = "np.arange(8.0)[:, None], np.arange(8) % 2, None"
+    (tmp_path / f"{own}.py").write_text(text.format(*lines, result))
+    monkeypatch.syspath_prepend(tmp_path)
+    before = look()
+    datasets.load(f"{own}:data", Reading())
+    assert look() == before

@@ -1,0 +1,100 @@
+"""Damaged run folders: our words, no traceback, and no wait, whatever the file, the damage and the
+command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import Call, Done, made_once, run_locally
+from tests.wrong_inputs import files_in
+
+COMMANDS = (
+    "list .",
+    "status run",
+    "evaluate run --all-clients",
+    "export run --client 0 --output out.safetensors",
+    "audit run",
+    "run --engine local --quiet --resume -o output=run",
+    "run --engine local --quiet --resume -o output=run -o rounds=3",
+    "report run --output page",
+)
+DAMAGES: dict[str, Callable[[Path, int], object]] = {
+    "zeroed": lambda file, at: file.write_bytes(bytes(file.stat().st_size)),
+    "halved": lambda file, at: os.truncate(file, file.stat().st_size // 2),
+    "flipped": lambda file, at: _flip(file, at),
+    "longer": lambda file, at: file.write_bytes(file.read_bytes() + b"\xff"),
+    "a folder": lambda file, at: (file.unlink(), file.mkdir()),
+    "a pipe": lambda file, at: (file.unlink(), os.mkfifo(file)),
+    "a loop": lambda file, at: (file.unlink(), file.symlink_to(file.name)),
+    "gone": lambda file, at: file.unlink(),
+}
+SECONDS = 60
+
+
+def _flip(file: Path, at: int) -> None:
+    held = bytearray(file.read_bytes())
+    held[at % len(held)] ^= 1 << at % 8
+    file.write_bytes(held)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    keys = {"clients": 2, "partition.kind": "iid", "rounds": 2, "dataset": "synthetic:100"}
+    keys |= {"models": "tests.methods.narrow:Narrow", "audit.uploads": True}
+
+    def train(folder: Path) -> None:
+        assert run_locally(folder / "run", keys).code == 0
+
+    return Done(0, "", "", made_once(tmp_path_factory, "damaged", train) / "run")
+
+
+@contextmanager
+def no_longer(seconds: int) -> Iterator[None]:
+    def late(number: int, frame: FrameType | None) -> None:
+        raise AssertionError(f"it still waits after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@settings(
+    max_examples=int(os.environ.get("PFEDLORA_DAMAGES", "12")),
+    deadline=None,
+    derandomize="PFEDLORA_DAMAGES" not in os.environ,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.data())
+def test_a_damaged_run_is_named_or_made_no_use_of(
+    whole: Done, pfedlora: Call, data: st.DataObject
+) -> None:
+    files = sorted(n for n, held in files_in(whole.output).items() if held)
+    name = data.draw(st.sampled_from(files), "file")
+    damage = data.draw(st.sampled_from([*DAMAGES]), "damage")
+    command = data.draw(st.sampled_from(COMMANDS), "command")
+    assume("lock" not in name)
+    for place in ("run", "page", "out.safetensors"):
+        shutil.rmtree(place, ignore_errors=True)
+        Path(place).unlink(missing_ok=True)
+    shutil.copytree(whole.output, "run")
+    DAMAGES[damage](Path("run") / name, data.draw(st.integers(0, 10**6), "at"))
+    with no_longer(SECONDS):
+        code, out, err = pfedlora(*command.split())
+    assert code in range(7), (code, err)
+    assert "Traceback" not in out + err
+    assert "traceback in" not in err, err
+    assert len(err.splitlines()) <= 3, err
