@@ -55,9 +55,9 @@ class Estimate:
 
     @property
     def constant(self) -> bool:
-        """Whether all seeds have the same value, and it is not 0: how far others would be from it
-        is not known, so nothing is claimed of it."""
-        return self.half is not None and self.half < _ROUNDING < abs(self.mean)
+        """Whether all seeds have the same value: how far others would be from it is not known, so
+        nothing is claimed of it."""
+        return self.half is not None and self.half < _ROUNDING
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:

@@ -65,8 +65,8 @@ class Verdict:
 
     @property
     def ending(self) -> str:
-        """One of `ENDINGS`. Seeds that all have the same difference, if it is not 0, tell nothing
-        of how far others would be from it."""
+        """One of `ENDINGS`. Seeds that all have the same difference, be it 0, tell nothing of how
+        far others would be from it."""
         if self.by.constant:
             return OPEN
         if abs(self.by.mean) + self.half <= self.margin:
@@ -146,7 +146,7 @@ def _shift(seeds: int, level: float) -> float:
 
 def _p(difference: Estimate) -> float:
     """Of the paired t-test; 1 where all seeds have the same difference."""
-    if difference.constant or not any(difference.values):
+    if difference.constant:
         return 1.0
     n = len(difference.values)
     error = float(np.std(difference.values, ddof=1)) / math.sqrt(n)
