@@ -68,9 +68,9 @@ def test_seeds_and_rounds_fit_the_minutes_and_what_was_cut_is_said(
     plan: tuple[int, int],
     said: str,
 ) -> None:
-    found = decide(
-        table(), sites="ward", label="state", minutes=minutes, seeds=seeds, options=options
-    )
+    path = table(name="our wards.csv")
+    found = decide(path, sites="ward", label="state", minutes=minutes, seeds=seeds, options=options)
+    assert "does the same: `pfedlora compare 'decide-our wards.yaml'`" in found.said[-1]
     assert (len(found.whole.seeds), found.whole.base["rounds"]) == plan
     assert re.search(said, "\n".join(found.said))
 
