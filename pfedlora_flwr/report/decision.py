@@ -172,7 +172,7 @@ def in_one(study: Study, found: Sequence[Finding]) -> list[str]:
         assert f.verdict
         by_ending[f.verdict.ending].append(f)
     base, alone = found[0].reference, found[0].theirs.method == ALONE
-    against = f"points of {words.score(study.score)} against {found[0].base}"
+    against = f"points of {words.gained(study.score)} against {found[0].base}"
     leads = {
         HELPS: "Helps" if alone else f"Better than {base}",
         HARMS: "Harms" if alone else f"Worse than {base}",
@@ -210,7 +210,7 @@ def in_several(study: Study, found: Sequence[Finding]) -> list[str]:
     where = f"{len({str(f.scenario) for f in found})} scenarios"
     few = len(found) - len(tested)
     return [
-        f"By {words.score(study.score)} against {found[0].base}, in {where}: {'; '.join(told)}."
+        f"By {words.gained(study.score)} against {found[0].base}, in {where}: {'; '.join(told)}."
         f"{_corrected(tested)}"
         + (f" {few} differences have fewer than {FEWEST} seeds, and no verdict." if few else "")
     ]
@@ -231,6 +231,8 @@ def pooled(study: Study, found: Sequence[Finding]) -> str:
     )
     if by.sign < 1:
         return f"{text}, so nothing is sure to be won."
+    if best.by.mean <= 0:
+        return f"{text}; on average no method gets any of that."
     return (
         f"{text}; of that {best.ours.title} gets on average {100 * best.by.mean / by.mean:.0f} %."
     )
@@ -241,8 +243,13 @@ def _remark(f: Finding, ending: str) -> str:
     assert f.verdict
     if f.by.constant:
         return ", the same in all seeds: no claim"
-    if ending == SAME and f.verdict.sign:
-        return f", a small {'gain' if f.verdict.sign > 0 else 'loss'} is likely"
+    if ending == SAME:
+        likely = {1: ", a small gain is likely", -1: ", a small loss is likely"}
+        return likely.get(f.verdict.sign, "") + (
+            "; with other test rows of the same sites it could matter"
+            if f.rows is not None and abs(f.by.mean) + f.rows > f.verdict.margin
+            else ""
+        )
     if ending in (HELPS, HARMS) and f.rows is not None and f.rows >= abs(f.by.mean):
         return ", which other test rows of the same sites could reverse"
     return ""
@@ -308,7 +315,7 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
         )
     note = (
         f"{words.score_first(study.score)} minus the reference's, at the round of the best"
-        " validation accuracy, paired by seed. In this order: no difference that matters, if the"
+        " validation, paired by seed. In this order: no difference that matters, if the"
         f" interval lies within the margin, ± {100 * study.margin:g} points (`verdict.margin`);"
         " helps or harms, if it excludes 0; otherwise cannot tell. Intervals are 95 % t-intervals,"
         " of several differences by Holm's correction."

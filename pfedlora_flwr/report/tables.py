@@ -60,7 +60,7 @@ def accuracy(study: Study) -> Table:
     methods, scenarios = registry.ordered(study.methods), study.scenarios
     of_method = dict(zip(methods, study.titles, strict=True))
     plain = [", ".join(f"{k}={v}" for k, v in s.items()) for s in scenarios]
-    shown = [words.keys(scenario) or "accuracy" for scenario in scenarios]
+    shown = [words.accuracy(scenario) for scenario in scenarios]
     of_scenario = list(zip(scenarios, _distinct(shown, plain), strict=True))
     compared = decision.compared(study) or scenarios
     if len(scenarios) > _WIDE:
@@ -79,7 +79,7 @@ def accuracy(study: Study) -> Table:
     missing = words.uncounted(study)
     note = (
         f"Mean test accuracy of all {'evaluated ' if missing else ''}clients in percent, at the"
-        " round of the best validation accuracy"
+        " round of the best validation"
     )
     if len(study.runs) > 1:
         note += (
@@ -88,7 +88,7 @@ def accuracy(study: Study) -> Table:
         )
     note += f".{missing}"
     if len(compared) == 1 < len(scenarios):
-        note += f" Behind the accuracies: {shown[scenarios.index(compared[0])]}."
+        note += f" The columns behind the accuracies: {words.keys(compared[0])}."
     if len(study.methods) > 1:
         note += (
             " Bold: above every other method of its scenario, by 95 % intervals of the differences"

@@ -126,8 +126,7 @@ def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_pat
         pfedlora=[0.4, 0.6, 0.8],
     )
     assert (
-        text
-        == "By accuracy against training alone, in 2 scenarios: FML cannot tell "
+        text == "By accuracy against training alone, in 2 scenarios: FML cannot tell "
         "in 2; pFedLoRA helps in 1, cannot tell in 1. Intervals are wider by Holm's correction for "
         "the 4 differences tried (FML, pFedLoRA)."
     )
