@@ -94,6 +94,8 @@ def test_the_file_is_an_ordinary_comparison_that_compare_plans_alike(pfedlora: C
     code, _, err = pfedlora("decide", *words[:-1], "lr=0.1", "--yaml")
     assert code == 2
     assert "decide-wards.yaml is there with another comparison" in err
+    code, _, err = pfedlora("decide", *words[:1], "--label", "state")
+    assert "a table with --sites … and --label …, or --superlink … and --rows …, where" in err
 
 
 @pytest.mark.parametrize(

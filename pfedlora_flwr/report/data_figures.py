@@ -15,7 +15,7 @@ from pfedlora_flwr.comparison.spec import slug
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.data.source import Inputs
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, printable
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
@@ -150,6 +150,15 @@ def data_of(run: Run) -> tuple[Dataset, Partition]:
     if setup.partition.fingerprint != run.result["partition"]:
         raise UserError(f"the run's clients did not have the data that {name} holds here")
     return setup.dataset, setup.partition
+
+
+def site_name(run: Run, client: int) -> str:
+    """What the run's data calls a client, if it is here and says so."""
+    try:
+        names = data_of(run)[1].owners
+    except UserError:
+        names = ()
+    return printable(names[client]) if client < len(names) else f"client {client}"
 
 
 def first_run(study: Study, scenario: Keys) -> Run:

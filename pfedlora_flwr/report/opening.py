@@ -203,11 +203,8 @@ def _versions(about: dict[str, Any]) -> str:
 
 def _of_nodes(runs: Iterable[Run]) -> str:
     """`pfedlora-flwr 0.3.0, flwr 1.41.0, torch 2.11.0 (3 nodes)`; empty of simulations."""
-    told = [of for run in runs if (of := run.result.get("versions"))]
-    return _distinct(
-        "; ".join(f"{versions} ({counted(nodes, 'node')})" for versions, nodes in of.items())
-        for of in told
-    )
+    told = (each for run in runs for each in run.result.get("versions", {}).items())
+    return "; ".join(f"{v} ({counted(nodes, 'node')})" for v, nodes in dict.fromkeys(told))
 
 
 def _machine(machine: dict[str, Any]) -> str:

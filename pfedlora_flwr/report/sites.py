@@ -10,9 +10,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pfedlora_flwr.errors import UserError, counted, printable
+from pfedlora_flwr.errors import counted
 from pfedlora_flwr.report import measures, style, words
-from pfedlora_flwr.report.data_figures import data_of
+from pfedlora_flwr.report.data_figures import site_name
 from pfedlora_flwr.report.decision import ALONE, SHARE, Finding, best_of
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
@@ -44,7 +44,6 @@ def sites(finding: Finding) -> list[Site]:
     seeds = [seed for seed in finding.ours.runs if seed in finding.theirs.runs]
     runs = [(finding.ours.runs[seed], finding.theirs.runs[seed]) for seed in seeds]
     found = []
-    names = _names(finding)
     for client in runs[0][0].clients:
         pairs: list[list[Any]] = [
             [run.result["per_client"].get(str(client), {}) for run in pair] for pair in runs
@@ -58,7 +57,7 @@ def sites(finding: Finding) -> list[Site]:
             continue
         rows = [pair[0].get("samples") for pair in pairs]
         known = [int(n) for n in rows if n]
-        name = printable(names[client]) if client < len(names) else f"client {client}"
+        name = site_name(runs[0][0], client)
         ours, alone = (fmean(score) for score in zip(*by_seed, strict=True))
         found.append(Site(name, client, fmean(known) if known else None, alone, ours, gain))
     return sorted(found, key=lambda site: -site.gain.mean)
@@ -226,10 +225,3 @@ def figures(study: Study, found: Sequence[Finding], folder: Path) -> list[Pictur
         " seeds; at the right the gain in points."
     )
     return [Picture(path, text)]
-
-
-def _names(finding: Finding) -> Sequence[str]:
-    try:
-        return data_of(next(iter(finding.ours.runs.values())))[1].owners
-    except UserError:  # the data is not here
-        return ()
