@@ -267,8 +267,7 @@ def _corrected(tested: Sequence[Finding]) -> str:
 
 def _power(f: Finding, margin: float, *, named: bool) -> str:
     """How small a difference could have been seen, and by what others would be."""
-    assert f.verdict
-    if not f.verdict.deviation:
+    if not f.verdict or f.by.constant:
         return ""
     low, high = f.verdict.sees_between
     text = (
@@ -284,12 +283,10 @@ def _power(f: Finding, margin: float, *, named: bool) -> str:
         text += f"; {more} would see {100 * margin:g}"
     text += "."
     if f.rows is not None:
-        first, then = ("Test rows", "seeds") if f.rows > f.verdict.half else ("Seeds", "test rows")
-        limits = {"Seeds": f.verdict.half, "Test rows": f.rows}
-        text += (
-            f" {first} limit it (± {_short(limits[first])} points) more than {then} (±"
-            f" {_short(limits[then.capitalize()])})."
-        )
+        limits = (f.verdict.half, "seeds"), (f.rows, "test rows")
+        (least, then), (most, first) = sorted(limits)
+        text += f" {first.capitalize()} limit it (± {_short(most)} points)"
+        text += f" more than {then} (± {_short(least)})."
     return text
 
 
@@ -327,7 +324,7 @@ def power(found: Sequence[Finding]) -> Table:
     """A row a method in each scenario, with what the comparison could have seen."""
     rows = []
     for f in found:
-        if (v := f.verdict) is None:
+        if (v := f.verdict) is None or f.by.constant:
             continue
         seeds, more = needed(f)
         row = {

@@ -120,21 +120,6 @@ def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Estima
     return estimate([ours[key] - theirs[key] for key in ours if key in theirs])
 
 
-def winner(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Of a scenario's outcomes the one that is above each other by the interval of their paired
-    differences, if there is one; none of which a seed diverged: the others are no fair choice."""
-    if len(outcomes) == 1 or not same_data(outcomes):
-        return None
-
-    def above_all(one: Outcome) -> bool:
-        differences = (paired(one.runs, other.runs) for other in outcomes if other is not one)
-        return not one.diverged and all(
-            difference is not None and difference.sign > 0 for difference in differences
-        )
-
-    return next(filter(above_all, outcomes), None)
-
-
 def win_rate(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> float | None:
     """The share of clients, over the common seeds, whose model is better at the end than under the
     other method; a tie is half a win. None without a common seed, or where one had other data."""

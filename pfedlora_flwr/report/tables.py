@@ -89,12 +89,6 @@ def accuracy(study: Study) -> Table:
     note += f".{missing}"
     if len(compared) == 1 < len(scenarios):
         note += f" The columns behind the accuracies: {words.keys(compared[0])}."
-    if len(study.methods) > 1:
-        note += (
-            " Bold: above every other method of its scenario, by 95 % intervals of the differences"
-            " paired by seed that exclude 0, each test by itself, and with no seed that"
-            " diverged."
-        )
     if any(paper.accuracy(o) for o in study.outcomes if o.runs):
         note += ' In brackets: the paper\'s figure, "-" where it reports failure to converge.'
     return Table("accuracy", "Accuracy", rows, note)
@@ -268,12 +262,6 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
         why = next((run.reason for run in outcome.missing.values()), NOT_RUN).partition(":")[0]
         return why if why.startswith(DIVERGED) else f"– ({why})"
     text = words.percent(measures.accuracy(outcome.runs))
-    beside = [o for o in study.in_scenario(scenario) if o.method != registry.POOLED]
-    alone = study.alone(scenario)
-    if alone and any(o.standalone for o in study.outcomes if o.scenario == scenario):
-        beside.append(alone)
-    if outcome is measures.winner(beside):
-        text = f"**{text}**"
     if outcome.missing:
         text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds"
         text += f", {outcome.diverged} diverged)" if outcome.diverged else ")"

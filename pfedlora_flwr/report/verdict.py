@@ -8,6 +8,7 @@ shares, in [−1, 1].
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -89,16 +90,10 @@ class Verdict:
     @property
     def seeds_for_margin(self) -> int | None:
         """How many seeds would see the margin; None for more than a thousand."""
-        if not self.margin:
-            return None
-        quantiles = float(norm.ppf(1 - self.level / 2)) + float(norm.ppf(POWER))
-        fewest = max(FEWEST, int((quantiles * self.deviation / self.margin) ** 2))
-        found = (
-            n
-            for n in range(fewest, _MOST_SEEDS + 1)
-            if detectable(self.deviation, n, self.level) <= self.margin
-        )
-        return next(found, None)
+        deviation, level = self.deviation, self.level
+        every = range(FEWEST, _MOST_SEEDS + 1)
+        place = bisect_left(every, -self.margin, key=lambda n: -detectable(deviation, n, level))
+        return every[place] if place < len(every) else None
 
     def rows_for_margin(self, of_rows: float, rows: float) -> int | None:
         """How many test rows a site would let these seeds see the margin; None where none would.
