@@ -244,12 +244,9 @@ def _remark(f: Finding, ending: str) -> str:
     if f.by.constant:
         return ", the same in all seeds: no claim"
     if ending == SAME:
-        likely = {1: ", a small gain is likely", -1: ", a small loss is likely"}
-        return likely.get(f.verdict.sign, "") + (
-            "; with other test rows of the same sites it could matter"
-            if f.rows is not None and abs(f.by.mean) + f.rows > f.verdict.margin
-            else ""
-        )
+        small = ("", ", a small gain is likely", ", a small loss is likely")[f.verdict.sign]
+        wide = f.rows is not None and abs(f.by.mean) + f.rows > f.verdict.margin
+        return small + ("; with other test rows of the same sites it could matter" if wide else "")
     if ending in (HELPS, HARMS) and f.rows is not None and f.rows >= abs(f.by.mean):
         return ", which other test rows of the same sites could reverse"
     return ""

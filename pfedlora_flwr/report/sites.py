@@ -181,6 +181,7 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
         f"{words.score_first(study.score)} of the final models on each site's own test part,"
         f" in {words.unit(study.score)}, mean over seeds; the gain is paired by seed, with its 95 %"
         f" t-interval, each site by itself. {LOSS.strip()} and red: the site loses on average."
+        " The verdict is on the round of the best validation: its gain is not their mean."
     )
     if more:
         note += (
