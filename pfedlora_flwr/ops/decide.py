@@ -3,6 +3,7 @@ and by the models, its rounds and seeds by the minutes there are (docs/decide.md
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -140,8 +141,8 @@ def decide(
     over = f", more than the {minutes:g} minutes asked for" if seconds > 60 * minutes else ""
     cut = f", reduced from {tried[0]} to save time" if used != tried[0] else ""
     shown = from_here(file.absolute())
-    again = f"pfedlora compare {shown}"
-    again += "" if output is None else f" --output {from_here(place)}"
+    where = [] if output is None else ["--output", str(from_here(place))]
+    again = shlex.join(["pfedlora", "compare", str(shown), *where])
     on = f" with superlink={superlink}" if superlink else ""
     least, most = min(sizes), max(sizes)
     held = f"{least}" if least == most else f"{least} to {most}"

@@ -10,16 +10,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import counted
 from pfedlora_flwr.report import measures, style, words
-from pfedlora_flwr.report.data_figures import data_of
+from pfedlora_flwr.report.data_figures import site_name
 from pfedlora_flwr.report.decision import ALONE, SHARE, Finding, best_of
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.report.table import LOSS, Table
 from pfedlora_flwr.runs.completed import Run
-from pfedlora_flwr.runs.site_names import names_told
 from pfedlora_flwr.training.metrics import place, worth
 
 _MOST = 60
@@ -41,11 +40,10 @@ class Site:
 
 
 def sites(finding: Finding) -> list[Site]:
-    """The sites, the one that gains most first; none where runs do not tell the score."""
+    """The sites, the one that gains most first; without those of which no run tells the score."""
     seeds = [seed for seed in finding.ours.runs if seed in finding.theirs.runs]
     runs = [(finding.ours.runs[seed], finding.theirs.runs[seed]) for seed in seeds]
     found = []
-    names = _names(finding)
     for client in runs[0][0].clients:
         pairs: list[list[Any]] = [
             [run.result["per_client"].get(str(client), {}) for run in pair] for pair in runs
@@ -55,11 +53,11 @@ def sites(finding: Finding) -> list[Site]:
         gain = measures.estimate(
             [worth(finding.score, a) - worth(finding.score, b) for a, b in by_seed]
         )
-        if gain is None:
-            return []
+        if gain is None:  # as of AUROC where the test part has one class
+            continue
         rows = [pair[0].get("samples") for pair in pairs]
         known = [int(n) for n in rows if n]
-        name = names.get(client, f"client {client}")
+        name = site_name(runs[0][0], client)
         ours, alone = (fmean(score) for score in zip(*by_seed, strict=True))
         found.append(Site(name, client, fmean(known) if known else None, alone, ours, gain))
     return sorted(found, key=lambda site: -site.gain.mean)
@@ -83,12 +81,14 @@ def sentence(study: Study, found: Sequence[Finding]) -> str:
     lose = [site for site in of if site.gain.mean < 0]
     rows = worth_in_rows(study, best, of).get(None, "–")
     clearly = sum(site.gain.sign < 0 for site in lose)
-    worst = min(of, key=lambda site: site.ours)
+    worst = min(of, key=lambda site: worth(best.score, site.ours))
+    unit, out = words.unit(best.score), len(next(iter(best.ours.runs.values())).clients) - len(of)
+    no = f" ({counted(out, 'site')} without {words.score(best.score)} left out)" if out else ""
     return (
-        f" By site, after the last round: {sum(s.gain.mean > 0 for s in of)} of {len(of)} gain with"
-        f" {best.ours.title} and {len(lose)} lose"
+        f" By site, after the last round{no}: {sum(s.gain.mean > 0 for s in of)} of {len(of)} gain"
+        f" with {best.ours.title} and {len(lose)} lose"
         + (f" ({clearly} by an interval that excludes 0)" if lose else "")
-        + f"; the worst one then is {worst.name}, with {100 * worst.ours:.1f} %"
+        + f"; the worst one then is {worst.name}, with {100 * worst.ours:.1f} {unit}"
         f" ({best.base.removeprefix('training ')} {100 * worst.alone:.1f})."
         + (
             f" On average the gain is worth {rows} more training rows a site."
@@ -179,8 +179,9 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
     ]
     note = (
         f"{words.score_first(study.score)} of the final models on each site's own test part,"
-        " in percent, mean over seeds; the gain is paired by seed, with its 95 % t-interval, each"
-        f" site by itself. {LOSS.strip()} and red: the site loses on average."
+        f" in {words.unit(study.score)}, mean over seeds; the gain is paired by seed, with its 95 %"
+        f" t-interval, each site by itself. {LOSS.strip()} and red: the site loses on average."
+        " The verdict is on the round of the best validation: its gain is not their mean."
     )
     if more:
         note += (
@@ -216,7 +217,7 @@ def figures(study: Study, found: Sequence[Finding], folder: Path) -> list[Pictur
         labels = [f"{s.name} ({s.rows:.0f} rows)" if s.rows else s.name for s in of]
         axis.set_yticks(range(len(of)), style.literal(labels))
         axis.set_ylim(len(of) - 0.4, -0.6)
-        axis.set_xlabel(f"{words.score(study.score)} (%)")
+        axis.set_xlabel(f"{words.score(study.score)} ({words.unit(study.score)})")
         axis.set_title(f"○ {best.reference}   ● {best.ours.title}   ▼ loses")
         path = style.save(figure, folder, "sites")
     text = (
@@ -225,11 +226,3 @@ def figures(study: Study, found: Sequence[Finding], folder: Path) -> list[Pictur
         " seeds; at the right the gain in points."
     )
     return [Picture(path, text)]
-
-
-def _names(finding: Finding) -> dict[int, str]:
-    run = next(iter(finding.ours.runs.values()))
-    try:
-        return dict(enumerate(data_of(run)[1].owners))
-    except UserError:  # the data is not here
-        return names_told(run.directory)
