@@ -111,6 +111,11 @@ def test_the_file_is_an_ordinary_comparison_that_compare_plans_alike(pfedlora: C
         ((30, 30), {"name": "wards.xlsx"}, r"wards.xlsx is no table; allowed: .*\.parquet"),
         ((30, 30), {"minutes": 0}, "minutes is 0; allowed: above 0"),
         ((30, 30), {"options": {"clients": 2}}, "clients is set by decide itself"),
+        (
+            (30, 30),
+            {"options": {"verdict.score": "sensitivity@il"}},
+            "no class is 'il'; the classes: ill, well",
+        ),
     ],
 )
 def test_what_cannot_decide_gets_one_line(

@@ -24,6 +24,7 @@ from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, counted, meant, some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import check_writable, make_folder, write_atomically
+from pfedlora_flwr.launch.checks import check_score
 from pfedlora_flwr.launch.resources import cores
 from pfedlora_flwr.launch.superlink import find_connection, nodes_of
 from pfedlora_flwr.methods.registry import POOLED
@@ -187,6 +188,7 @@ def _data(
         raise UserError(f"sites and label are both {label!r}; allowed: two columns")
     dataset = datasets.load(registry.located(e.dataset), how)
     check_classes(e, dataset)
+    check_score(str(given.get("verdict.score", "")), dataset.class_names)
     rows, few = _rows(dataset, table, sites, e.partition.min_samples)
     base |= dict(_training(dataset.kind, int(median(rows)), given))
     classes = some(dataset.class_names, _NAMED)
