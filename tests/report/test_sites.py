@@ -49,6 +49,35 @@ def test_rows_by_site_mark_who_loses_in_words_and_colour(tmp_path: Path, laid_ou
     )
 
 
+def test_sites_are_told_of_at_the_rounds_that_the_verdict_judges(tmp_path: Path) -> None:
+    """Their visits up to the best validation tell their scores; else the last round does."""
+    for seed in range(3):
+        for method, best, last in (("standalone", 0.5, 0.4), ("fedavg", 0.6, 0.3)):
+            keys = {"method": method, "seed": seed, "models": "cnn5", "rounds": 2}
+            folder = tmp_path / f"{method}-{seed}"
+            make_run(folder, [0.1, best, last], [last] * 2, **keys)
+            of = {"status": "ok", "samples": 40}
+            visits = [
+                {"round": 1, "client": 0, "accuracy": best - 0.1},
+                {"round": 1, "client": 1, "accuracy": best + 0.1},
+                {"round": 2, "client": 1, "accuracy": last},
+            ]
+            lines = "".join(json.dumps(visit | of) + "\n" for visit in visits)
+            (folder / "clients.jsonl").write_text(lines)
+    study = load([tmp_path])
+    found = decision.findings(study)
+    one, other = sites.sites(found[0])
+    assert [(round(s.alone, 3), round(s.ours, 3)) for s in (one, other)] == [(0.4, 0.5), (0.6, 0.7)]
+    assert "By site, at the best validation: 2 of 2 gain" in sites.sentence(study, found)
+    assert "its gain is not their mean" not in sites.table(study, found).note
+    file = tmp_path / "fedavg-1" / "clients.jsonl"
+    file.write_text(file.read_text().replace('"accuracy": 0.5', '"no": 0'))
+    study = load([tmp_path])
+    found = decision.findings(study)
+    assert "By site, after the last round: 0 of 2 gain" in sites.sentence(study, found)
+    assert "its gain is not their mean" in sites.table(study, found).note
+
+
 @pytest.mark.parametrize(
     ("score", "told"),
     [
