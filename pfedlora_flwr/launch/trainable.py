@@ -17,7 +17,7 @@ from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.kept import frozen_names, kept, load_kept
 from pfedlora_flwr.models.model import given_names
 from pfedlora_flwr.models.own import same
-from pfedlora_flwr.models.registry import build, check_lora, is_own, run_once
+from pfedlora_flwr.models.registry import build, check_lora, is_own, load_object, run_once
 from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
@@ -28,6 +28,8 @@ def check_trainable(config: RunConfig) -> None:
     be."""
     setup = Setup.of(config)
     experiment, dataset, _ = setup.experiment, setup.dataset, setup.partition
+    if experiment.loss.function:
+        load_object(experiment.loss.function, "loss")
     if (wanted := setup.task.classes) != dataset.classes:
         key = "classes is" if experiment.classes else "the number of data.class-names is"
         raise UserError(
