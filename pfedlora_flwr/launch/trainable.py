@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.local import models_own
-from pfedlora_flwr.errors import UserError, kind, user_code
+from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.server_state import check_state, first_state
 from pfedlora_flwr.federation.visit import logits as logits_of
@@ -17,7 +17,7 @@ from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.kept import frozen_names, kept, load_kept
 from pfedlora_flwr.models.model import given_names
 from pfedlora_flwr.models.own import same
-from pfedlora_flwr.models.registry import build, check_lora, is_own
+from pfedlora_flwr.models.registry import build, check_lora, is_own, run_once
 from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
@@ -77,8 +77,7 @@ def _check_stored(name: ModelSpec, task: Task) -> None:
         with seeded(seed):
             builds.append(build(name, task))
     one, other = builds
-    with seeded(0), user_code("model", name.name):
-        one(inputs)  # in training: what this changes is stored, too
+    run_once(name.name, one, inputs)  # in training: what this changes is stored, too
     load_kept(other, kept(one))
     if not same(one.eval()(inputs), other.eval()(inputs)):
         raise UserError(
