@@ -85,8 +85,6 @@ class PersonalisedClient(NumPyClient):
     ) -> None:
         """data_path: the run's, where the node's own settings, which come first, name none.
         scores: what is told of an evaluation, of `scores_told`."""
-        if any(isinstance(client, str) for _, client in experiment.clients_left):
-            experiment = experiment.replace(clients_left="")  # the server knows who has a name
         self.experiment = experiment
         self.scores = scores
         self.node_config = node_config
