@@ -24,6 +24,7 @@ from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.site_names import client_of, names_told
 from pfedlora_flwr.runs.status import find_status
+from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
 from scripts.certificates import make as make_certificates
@@ -142,6 +143,9 @@ def test_names_stand_for_numbers_where_sites_leave_and_in_status_and_report(
     result = serve(run.path, there, **again | {"clients_left": "state1"})
     assert (result["joined"], result["left"]) == ({str(last): 2}, {str(one): 3})
     assert str(run.experiment().clients_left) == f"3:{one}", "numbers stay underneath"
+    assert load_trained(tmp_path / "state3", last).experiment.rounds == 5, (
+        "a node's model is readable"
+    )
 
     assert "state2" in shown(run)
     assert "\x1b" not in shown(run)
