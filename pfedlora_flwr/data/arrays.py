@@ -193,7 +193,7 @@ def _name(where: str, i: int, name: Any) -> str:
 def _ragged(rows: Sequence[Any]) -> str:
     """What is wrong of rows of lists that have not the same length; empty: nothing."""
     lengths = {len(row) if hasattr(row, "__len__") else 1 for row in rows}
-    if len(lengths) < 2:
+    if len(lengths) < 2 or isinstance(rows[0], str | bytes | Mapping):
         return ""
     return f"its rows have {min(lengths)} to {max(lengths)} numbers; expected the same in all"
 

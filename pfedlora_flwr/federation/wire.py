@@ -172,7 +172,7 @@ def answered(message: Message | None) -> Message:
         why = _first_line(message.error.reason)
         if message.error.code == ErrorCode.NODE_UNAVAILABLE:
             why = "its node is gone (no sign of life)"
-        elif "Invalid message type: " in message.error.reason:  # Flower's own words
+        elif "Invalid message type: " in str(message.error.reason):  # Flower's own words
             why = "its ClientApp is not one of app_of"
         raise Failed(why)
     return message
