@@ -84,11 +84,11 @@ def run(
         "--accept-changed-code",
         "With --resume: continue although your own code has changed since the last round.",
     ),
-    without: int | None = option(
+    without: str | None = option(
         None,
         "K",
-        "With --resume and a run's directory as CONF: train a new run without client K into a new"
-        " output, from the last kept round before K took part.",
+        "With --resume and a run's directory as CONF: train a new run without client K, a number or"
+        " its site's name, into a new output, from the last kept round before K took part.",
     ),
     port: int = option(
         0, None, "TCP port of the private SuperLink; 0: a free one.", show_default=False

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pfedlora_flwr.data.keys import DataKeys, PartitionKeys
-from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg
+from pfedlora_flwr.data.keys import DataKeys, PartitionKeys, SplitKeys
+from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg, Stop
 from pfedlora_flwr.keys import (
     Form,
     Key,
@@ -44,9 +44,13 @@ def _pair(word: str) -> tuple[int, int]:
     return int(last), int(clients)
 
 
-def _left(word: str) -> tuple[int, int]:
-    last, colon, client = word.rpartition(":")
-    return int(last) if colon else -1, int(client)
+def _left(word: str) -> tuple[int, int | str]:
+    last, _, client = word.partition(":")
+    if not (client and last.isascii() and last.isdigit()):
+        last, client = "-1", word
+    if not client:
+        raise ValueError(word)
+    return int(last), int(client) if client.isascii() and client.isdigit() else client
 
 
 def _part(word: str) -> str:
@@ -115,6 +119,7 @@ class Experiment(Section):
         " data)",
     )
     data: DataKeys = section(DataKeys)
+    split: SplitKeys = section(SplitKeys)
     clients: int = key(
         10,
         "N, the number of clients; auto, by `flwr run` in a simulation: the number of nodes",
@@ -127,10 +132,11 @@ class Experiment(Section):
         " round R; several, separated by commas. Set by --resume with more `clients`",
         form=Form("R:N, or several of them", _pair, empty=True),
     )
-    clients_left: Listed[tuple[int, int]] = key(
+    clients_left: Listed[tuple[int, int | str]] = key(
         "",
         "clients that left, as R:K: client K is in no round after round R. K alone: in none, or"
-        " with --resume in none after the run's last one. Several are separated by commas",
+        " with --resume in none after the run's last one, and K may be its site's name. Several are"
+        " separated by commas",
         form=Form("R:K or K, or several of them", _left, empty=True),
     )
     held_out: HeldOut = section(HeldOut, needs="clients-held-out")
@@ -203,6 +209,12 @@ class Experiment(Section):
         True,
         "evaluate every client's initial model as round 0; otherwise clients count from their first"
         " visit on, and the best round is one over as many clients as the last",
+    )
+    stop: Stop = section(Stop)
+    start_from: str = key(
+        "",
+        "begin from an earlier run: its directory, or a file of `pfedlora export RUN --shared`."
+        " Rounds go on behind the earlier run's last one",
     )
     evaluate_every: int = key(1, "evaluate in every n-th round and in the last", low=1)
     local_epochs: int = key(1, "E, epochs of local training per round", low=1)
@@ -367,10 +379,10 @@ KEYS = keys_of(Experiment)
 
 
 def gone_after(left: object, round: int) -> set[int]:
-    """The clients that the key `clients-left`, or its text, lets be in no round after `round`.
-    Raises UserError for a text that is none."""
+    """The clients that the key `clients-left`, or its text, lets be in no round after `round`; who
+    is a site's name there has no number yet. Raises UserError for a text that is none."""
     pairs = left if isinstance(left, Listed) else KEYS["clients-left"].parse(left)
-    return {client for last, client in pairs if last <= round}
+    return {client for last, client in pairs if last <= round and not isinstance(client, str)}
 
 
 def at_least(share: float, of: int) -> int:

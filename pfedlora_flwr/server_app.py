@@ -17,6 +17,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from pfedlora_flwr.config.setup import Setup
+from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.errors import (
     UserError,
     brief,
@@ -80,6 +81,9 @@ def serve(
             allowed = permissions.ANYTHING if in_one_machine(grid) else permissions.of_server()
             whole.enter_context(permissions.held(allowed))
             opened = _open(of_server(grid, context.run_config), also, simulated=is_simulation(grid))
+            way = opened[0]
+            if in_one_machine(grid) and not find(way.config.experiment.dataset).shape:
+                way.run.keep_rows(Setup.of(way.config))
         except (UserError, OSError) as error:
             tell("", {"status": "failed", "error": reason_of(error)})
             raise error from None
@@ -172,7 +176,7 @@ def _strategy(
         strategy = PersonalisedStrategy(e, config.execution, method, run, state, observers.round)
         yield strategy
         done = strategy.state.round
-        if done < e.rounds or strategy.to_adapt():
+        if (done < e.rounds and not strategy.ended) or strategy.to_adapt():
             end("stopped", f"the ServerApp ended after round {done} of {e.rounds}", "user")
         else:
             end("completed")

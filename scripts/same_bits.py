@@ -172,7 +172,7 @@ def run(name: str) -> Hashes:
                 raise RuntimeError(f"{name}: exit code {code}\n{Path('log').read_text()}")
         result = json.loads(Path("run/result.json").read_text())
         return {
-            "models": result["models_sha256"],
+            "models": result.get("models_sha256"),
             "shared": result["shared_sha256"],
             "uploads": uploads(Path("run")),
         }

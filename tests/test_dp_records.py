@@ -300,6 +300,15 @@ def test_a_run_by_epsilon_is_planned_before_it_starts_and_is_not_extended(
 # Beside an audit
 
 
+@pytest.mark.slow
+def test_a_run_does_not_begin_from_another_one(keys: dict[str, Any], tmp_path: Path) -> None:
+    noised = keys | {"dp.noise": 1.5}
+    assert run_locally(tmp_path / "one", noised).code == 0
+    more = {"start-from": str(tmp_path / "one"), "rounds": 4}
+    with pytest.raises(UserError, match="what single records spend is counted in one run alone"):
+        run_locally(tmp_path / "two", noised | more)
+
+
 DIGITS = {"dataset": "digits", "clients": 10, "rounds": 4, "local-epochs": 2, "adapter-epochs": 2}
 """Of an audit that once passed without noise."""
 

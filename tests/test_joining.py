@@ -90,7 +90,7 @@ def places(output: Path, nodes: list[dict[str, Any]]) -> dict[int, str]:
 def said(run: Path, new: Path, client: int, *, dry_run: bool = True) -> list[str]:
     """The lines of `pfedlora run RUN --resume --without K --dry-run`."""
     out, options = Console(file=io.StringIO(), width=300), ["resume=true", f"output={new}"]
-    assert start(str(run), options, out, out, dry_run=dry_run, without=client) == 0
+    assert start(str(run), options, out, out, dry_run=dry_run, without=str(client)) == 0
     return out.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
 
@@ -392,8 +392,8 @@ def test_a_record_of_joins_must_rise(text: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"clients-left": "one"}, "clients-left is 'one'; allowed: R:K or K, or several"),
-        ({"clients-left": "one", "min-clients": 2}, "clients-left is 'one'; allowed: R:K or K"),
+        ({"clients-left": "one"}, "clients-left is 'one'; allowed: R:K or K, numbers; with resume"),
+        ({"clients-left": "2:", "min-clients": 2}, "clients-left is '2:'; allowed: R:K or K"),
         ({"clients-left": ","}, "clients-left is ','; allowed: R:K or K, or several"),
         ({"clients-left": " "}, "clients-left is ' '; allowed: R:K or K, or several"),
         ({"clients-left": "2:3,4:3"}, "each of the clients 0 to 4 once, and not all"),

@@ -230,7 +230,7 @@ def test_a_superlink_is_asked_for_what_the_server_logged(
         {"run-id": "6", "fab-name": "pfedlora-flwr", "pending-at": "2026-01-01"},
         {"run-id": "9", "fab-name": "another", "pending-at": "2026-01-03"},
     ]
-    node = Node(11, "online", "2026-01-02 03:04 UTC", "SHA256:x")
+    node = Node(11, "north", "online", "2026-01-02 03:04 UTC", "SHA256:x")
     tool, answer = tmp_path / "flwr", tmp_path / "runs.json"
     tool.write_text(f"#!/bin/sh\ncase $1 in list) cat {answer};; log) cat {log};; esac\n")
     tool.chmod(0o755)

@@ -92,7 +92,7 @@ def _sites(nodes: list[Node], connection: Connection) -> Iterator[Check]:
     named = known_keys([*([connection.root.parent] if connection.root else []), Path.cwd()])
     for node in nodes:
         key = f"key {named.get(node.key, node.key)}" if node.key else "Flower tells no key"
-        yield Check(f"node {node.number}", f"{node.status} since {node.since}, {key}")
+        yield Check(f"node {node.name or node.number}", f"{node.status} since {node.since}, {key}")
 
 
 def _show(checks: list[Check], title: str, out: Console) -> int:

@@ -71,28 +71,38 @@ def status(place: Path = STATE) -> None:
 @site.command(cls=PlainCommand)
 def report(
     place: Path = STATE,
-    output: Path = option(Path("site.html"), "FILE", "The page to write."),
+    output: Path = option(Path("site.html"), "FILE", "The page to write; FILE.pdf: for printing."),
     overwrite: bool = flag("--overwrite", "Replace FILE."),
 ) -> None:
     """Write a page for a data officer: the runs, what left, what was refused and why."""
     from pfedlora_flwr.files import check_replaceable, write_atomically
     from pfedlora_flwr.report.page import document, listed
+    from pfedlora_flwr.report.pdf import pdf
 
     check_replaceable(output, overwrite=overwrite)
     lines = [*_log(place).lines()]
     facts, runs = _summary(place, lines)
     refused = _messages([line for line in lines if "refused" in line], "What was refused, and why")
-    title, tables = "What left this site", (runs, refused, _messages(lines))
-    body = [
-        f'<h1>{title}</h1><div class="conclusion"><p>'
+    title, measured = "What left this site", "What uploads and models tell"
+    tables = [table for table in (runs, refused, _messages(lines)) if table.rows]
+    told = (
         f"{counted(len(lines) - len(refused.rows), 'message')} left this site,"
         f" {len(refused.rows)} {'was' if len(refused.rows) == 1 else 'were'} refused. The log is as"
-        " it was written.</p></div>",
-        listed(facts, ["The log holds no values: of each message kinds, shapes, bytes, a hash."]),
-        *(f"<h2>What uploads and models tell</h2>{told}" for told in _audited(place.expanduser())),
-        *(f"<h2>{table.title}</h2>{table.html()}" for table in tables if table.rows),
-    ]
-    write_atomically(output, document(title, body).encode())
+        " it was written."
+    )
+    notes = ["The log holds no values: of each message kinds, shapes, bytes, a hash."]
+    lists = [("", facts, notes), *((measured, *one) for one in _audited(place.expanduser()))]
+    if output.suffix == ".pdf":
+        texts = [(h, [*(f"{n}: {text}" for n, text in of), *more]) for h, of, more in lists]
+        made = pdf(title, [("", [told]), *texts, *((table.title, table) for table in tables)])
+    else:
+        body = [
+            f'<h1>{title}</h1><div class="conclusion"><p>{told}</p></div>',
+            *(f"{h and f'<h2>{h}</h2>'}{listed(of, more)}" for h, of, more in lists),
+            *(f"<h2>{table.title}</h2>{table.html()}" for table in tables),
+        ]
+        made = document(title, body).encode()
+    write_atomically(output, made)
     out.print(f"the page is {output}", soft_wrap=True)
 
 
@@ -117,16 +127,15 @@ def audit(
         out.print(f"{name}: {text}", soft_wrap=True)
 
 
-def _audited(folder: Path) -> Iterator[str]:
-    """The statements of this site's audits, as HTML."""
+def _audited(folder: Path) -> Iterator[tuple[list[tuple[str, str]], list[str]]]:
+    """The statements of this site's audits, and their notes."""
     import json
 
     from pfedlora_flwr.ops.site_audit import FILE, statement
-    from pfedlora_flwr.report.page import listed
 
     for path in sorted(folder.glob(f"*/*/{FILE}")):
         found = json.loads(path.read_text())
-        yield listed([*statement(found)], found["notes"])
+        yield [*statement(found)], found["notes"]
 
 
 def _log(place: Path) -> Any:

@@ -24,6 +24,7 @@ from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.ops.run import configured
 from pfedlora_flwr.runs.begin import Without, check_unchanged, resumed
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.site_names import client_of
 
 SITES = {"classes", "input-shape", "data.class-names"}
 """Keys that say what data of the sites' own is like."""
@@ -40,7 +41,7 @@ def start(
     dry_run: bool = False,
     engine: str = "flower",
     superlink: str | None = None,
-    without: int | None = None,
+    without: str | None = None,
 ) -> int:
     """Carries the run out, here or on nodes; the exit code. Raises UserError before anything has
     started."""
@@ -101,7 +102,7 @@ def _check_superlink(
 def _without(
     conf: str | None,
     options: dict[str, object],
-    client: int,
+    client: str,
     superlink: str | None,
     say: Say,
     *,
@@ -122,7 +123,7 @@ def _without(
         )
     old.check_unlocked()
     new = RunDirectory(absolute(str(output)))
-    way = Without.of(old, client, new)
+    way = Without.of(old, client_of(old, client), new)
     way.check()
     check_unchanged(old.experiment(), options, old.path)
     lines = way.words()

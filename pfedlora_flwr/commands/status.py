@@ -104,11 +104,15 @@ def _doing(status: RunStatus) -> str:
 def _table(status: RunStatus, now: float) -> Table:
     """A line a client, at most 20: those that fail."""
     shown = Table(box=box.SIMPLE_HEAD)
+    named = any(client.get("site") for client in status["per_client"].values())
+    if named:
+        shown.add_column("site", overflow="fold")
     for name in ("client", "last update", "failures", "in a row", "refused"):
         shown.add_column(name, justify="left" if name == "last update" else "right", no_wrap=True)
     shown.add_column("last failure", overflow="fold")
     for number, client in failing_first(status, _LISTED).items():
         shown.add_row(
+            *([Text(client.get("site") or "")] if named else []),
             number,
             _update(client, now),
             str(client["failures"]),
@@ -117,7 +121,8 @@ def _table(status: RunStatus, now: float) -> Table:
             Text(client["reason"] or ""),
         )
     if len(status["per_client"]) > _LISTED:
-        shown.add_row("…", f"{len(status['per_client']) - _LISTED} more: --json")
+        more = f"{len(status['per_client']) - _LISTED} more: --json"
+        shown.add_row(*([""] if named else []), "…", more)
     return shown
 
 
@@ -129,9 +134,10 @@ def _update(client: ClientStatus, now: float) -> str:
 
 
 def _nodes(nodes: list[NodeStatus]) -> Table:
-    shown = Table("node", "status", "since", "key", box=box.SIMPLE_HEAD)
+    shown = Table("node", "name", "status", "since", "key", box=box.SIMPLE_HEAD)
     for node in nodes:
-        shown.add_row(str(node["number"]), node["status"], node["since"], node["key"])
+        of = str(node["number"]), Text(node["name"])
+        shown.add_row(*of, node["status"], node["since"], node["key"])
     return shown
 
 

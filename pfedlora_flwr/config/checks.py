@@ -90,6 +90,12 @@ def _left(config: RunConfig, method: type[Method]) -> None:
     e, told = config.experiment, f"clients-left is {config.experiment.clients_left!r}"
     if not e.clients_left:
         return
+    if any(isinstance(client, str) for _, client in e.clients_left):
+        if not config.execution.resume:
+            raise UserError(
+                f"{told}; allowed: R:K or K, numbers; with resume=true sites' names, too"
+            )
+        return  # their numbers are the run's to tell
     lasts, clients = zip(*e.clients_left, strict=True)
     if len({*clients}) < len(clients) or not {*clients} < {*range(e.clients)}:
         raise UserError(
@@ -133,6 +139,13 @@ def _scores(config: RunConfig, method: type[Method]) -> None:
         raise UserError(
             f"verdict.score is {x.verdict_score}, which no client tells with {e.hides_clients};"
             f" allowed with it: {', '.join(few)}"
+        )
+    if e.hides_clients and e.stop.score not in few:
+        raise wrong("stop.score", e.stop.score, f"with {e.hides_clients}: {', '.join(few)}")
+    if e.stop.patience and e.held_out.clients:
+        raise UserError(
+            "stop.patience is set and clients-held-out, too, whose adaptation is after the last"
+            " planned round: use `pfedlora adapt`"
         )
     if e.hides_clients and x.scores_by_class:
         raise UserError(
@@ -358,7 +371,7 @@ def _unused(name: str, config: RunConfig) -> str:
         return why
     if name == "data-path" and config.execution.data_path and not datasets.takes_path(e.dataset):
         return f"dataset {e.dataset!r} takes no files from there"
-    if name.startswith("data.") and name not in datasets.find(e.dataset).columns:
+    if name.startswith(("data.", "split.c")) and name not in datasets.find(e.dataset).columns:
         return f"dataset {e.dataset!r} does not take it"
     if name == "setting" and e.models is not None and e.flat().get("adapter.kind") != "auto":
         return "models names the client models"

@@ -29,7 +29,12 @@ from pfedlora_flwr.models import registry as models
 
 _PER_CLIENT = "partition.classes-per-client"
 """A key that may be auto, and is a number in an Experiment."""
-_LOCATED = {"dataset": datasets.located, "models": models.located, "lora.init": lora.located}
+_LOCATED = {
+    "dataset": datasets.located,
+    "models": models.located,
+    "lora.init": lora.located,
+    "start-from": lambda place: str(absolute(place)) if place else "",
+}
 """Keys that may hold a path among other words."""
 
 

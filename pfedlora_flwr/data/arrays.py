@@ -41,14 +41,20 @@ _NAMED, _BEGIN = 10, 200
 _TOGETHER = 1_000_000
 """Numbers that are looked at at once."""
 _FORMS = [f"{kind} {kind.arrays}" for kind in KINDS]
+_PARTS = "", "validation_", "test_"
+"""How the arrays of official parts begin."""
 _FILE = "an npz with `images` or `inputs`, and `labels` [n]"
 
 
 def npz(text: str, how: Reading) -> Arrays:
-    """`npz:FILE`: `images` or `inputs`, `labels` [n], and perhaps `class_names` and `clients`
-    [n]."""
+    """`npz:FILE`: `images` or `inputs`, `labels` [n], and perhaps `class_names` and `clients` [n];
+    for official parts also `test_inputs` (or images), `test_labels` and `test_clients`, and the
+    same with `validation_`."""
     path = Path(text).expanduser()
-    held = archive(path, ("images", "inputs", "labels", "class_names", "clients"), _FILE)
+    own = ("images", "inputs", "labels", "clients")
+    extra = [how.split_column] if how.split_column else []
+    every = [f"{part}{name}" for part in _PARTS for name in (*own, *extra)]
+    held, official = _joined(path, archive(path, [*every, "class_names"], _FILE))
     name = "images" if "images" in held else "inputs"
     if not {name, "labels"} <= held.keys():
         raise UserError(
@@ -69,7 +75,46 @@ def npz(text: str, how: Reading) -> Arrays:
             f" uint16, too: {told}"
         )
     found = checked(str(path), inputs, labels, names, owners, how, called=name)
-    return found._replace(notes=(*notes, *found.notes))
+    split = _split(str(path), held, how, len(labels)) if how.split_column else official
+    return found._replace(notes=(*notes, *found.notes), split=split)
+
+
+def _joined(
+    path: Path, held: dict[str, npt.NDArray[Any]]
+) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.str_] | None]:
+    """An archive's arrays, the official parts behind one another, and the part of each sample; None
+    where there is one part. Raises UserError for parts that do not fit together."""
+    there = [part for part in _PARTS if f"{part}labels" in held]
+    if there in ([], [""]):
+        return held, None
+    found, lengths = dict[str, npt.NDArray[Any]](), [len(held[f"{part}labels"]) for part in there]
+    for name in [name for name in held if not name.startswith(("test_", "validation_"))]:
+        if name == "class_names":
+            found[name] = held[name]
+            continue
+        arrays = [held.get(f"{part}{name}") for part in there]
+        shapes = {None if a is None else (a.dtype.kind, a.shape[1:]) for a in arrays}
+        if None in shapes or len(shapes) > 1:
+            raise UserError(f"{path}: `{there[-1]}{name}` is missing, or unlike `{name}`")
+        found[name] = np.concatenate([a for a in arrays if a is not None])
+    return found, np.repeat([part.rstrip("_") or "train" for part in there], lengths)
+
+
+def _split(where: str, held: Mapping[Any, Any], how: Reading, n: int) -> npt.NDArray[Any]:
+    """The values of `split.column` [n]. Raises UserError."""
+    if how.split_column not in held:
+        raise UserError(f"{where}: it has no `{how.split_column}`, which split.column names")
+    told = f"{where}: {how.split_column}"
+    found = _as_keys(told, held[how.split_column], "integers, numbers or text")
+    if found.dtype.kind == "M":
+        found = found.astype("datetime64[us]").astype(np.int64)
+    if found.shape != (n,) or found.dtype.kind not in "iufU":
+        raise UserError(
+            f"{told} is {found.dtype} {list(found.shape)}; expected text or numbers [n]"
+        )
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise UserError(f"{told} has values that are missing or infinite")
+    return found
 
 
 def archive(path: Path, names: Sequence[str], wanted: str) -> dict[str, npt.NDArray[Any]]:
@@ -112,8 +157,9 @@ def function(text: str, how: Reading) -> Arrays:
 
     (inputs, labels, class names), or a mapping of `inputs`, `labels` and perhaps `class_names` and
     `clients`. A data frame's columns keep their names, and go by those of the Reading."""
-    parts, columns = made(text, "dataset", lambda found: _called(text, found, how))
-    return checked(f"dataset {text!r}", *parts, how)._replace(feature_names=columns or None)
+    parts, columns, split = made(text, "dataset", lambda found: _called(text, found, how))
+    found = checked(f"dataset {text!r}", *parts, how)
+    return found._replace(feature_names=columns or None, split=split)
 
 
 def columns_of(where: str, inputs: Any) -> tuple[str, ...]:
@@ -239,9 +285,11 @@ def _as_keys(where: str, given: Any, wanted: str) -> npt.NDArray[Any]:
 _Parts = tuple[npt.NDArray[Any], npt.NDArray[Any], list[str] | None, npt.NDArray[Any] | None]
 
 
-def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...]]:
-    """Inputs, labels, class names and owners of what a user's function returns, and the names of
-    the inputs' columns."""
+def _called(
+    text: str, found: Any, how: Reading
+) -> tuple[_Parts, tuple[str, ...], npt.NDArray[Any] | None]:
+    """Inputs, labels, class names and owners of what a user's function returns, the names of the
+    inputs' columns, and what divides samples."""
     takes_path = bool(inspect.signature(found).parameters)
     if how.data_path and not takes_path:
         raise UserError(
@@ -256,6 +304,7 @@ def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...
         "labels",
         "class_names",
         "clients",
+        *([how.split_column] if how.split_column else []),
     }:
         what = (
             f"a dict of {', '.join(map(str, given))}" if isinstance(given, Mapping) else kind(given)
@@ -281,7 +330,8 @@ def _called(text: str, found: Any, how: Reading) -> tuple[_Parts, tuple[str, ...
         names_of(where, names),
         None if owners is None else _as_keys(f"{where}: clients", owners, "integers or text"),
     )
-    return parts, columns
+    split = _split(where, given, how, len(parts[1])) if how.split_column else None
+    return parts, columns, split
 
 
 def checked(

@@ -26,7 +26,7 @@ from pfedlora_flwr.files import write_atomically
 META = "meta.json"
 """Written last: a folder without it is none of a dataset."""
 DIGESTS = "digests"
-_VERSION = 9  # of the folders' layout
+_VERSION = 10  # of the folders' layout
 
 
 def cache_root() -> Path:
@@ -125,7 +125,7 @@ def write(folder: Path, source: Source, arrays: Arrays) -> None:
     """Keeps the arrays in `folder`; all or nothing."""
     building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
-        for part in ("inputs", "labels", "owners"):
+        for part in ("inputs", "labels", "owners", "split"):
             if (array := getattr(arrays, part)) is not None:
                 np.save(building / f"{part}.npy", array, allow_pickle=False)
         inputs = arrays.inputs

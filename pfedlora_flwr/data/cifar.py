@@ -87,7 +87,8 @@ class Cifar:
                     " data-path, or fetch it again"
                 ) from None
         checked = self._checked(np.concatenate(labels), root)
-        return Arrays(np.stack(images), checked, class_names or list(self.class_names))
+        names = class_names or list(self.class_names)
+        return Arrays(np.stack(images), checked, names, split=_official(labels))
 
     def _checked(self, labels: npt.NDArray[np.int64], where: Path) -> npt.NDArray[np.int64]:
         classes = len(self.class_names)
@@ -120,8 +121,14 @@ class Cifar:
                 f"{self.name} cannot be downloaded ({error}); fetch its files yourself and give"
                 " them by data-path"
             ) from None
-        labels = np.concatenate([np.asarray(part.targets, np.int64) for part in parts])
-        return Arrays(np.concatenate([part.data for part in parts]), labels, parts[0].classes)
+        labels = [np.asarray(part.targets, np.int64) for part in parts]
+        inputs = np.concatenate([part.data for part in parts])
+        return Arrays(inputs, np.concatenate(labels), parts[0].classes, split=_official(labels))
+
+
+def _official(labels: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.str_]:
+    """The part of each image, of those for training and those for tests."""
+    return np.repeat(["train", "test"], [len(part) for part in labels])
 
 
 CIFAR10 = Cifar(

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,8 @@ class Dataset:
     resized: the images that were.
     feature_names: of vectors, in their order; None where they have none.
     notes: what its reader left out or warns of, a line each. original: of the Arrays it was read
-    as. digests: of each sample with its label; equal samples have equal ones.
+    as. split: what may divide a client's samples (`Arrays`). digests: of each sample with its
+    label; equal samples have equal ones.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Dataset:
     feature_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     original: str = ""
+    split: npt.NDArray[Any] | None = None  # [n]
     digests: npt.NDArray[np.uint64] | None = None  # [n]
 
     @property
@@ -218,5 +221,6 @@ def _mapped(name: str, folder: Path) -> Dataset:
     features = tuple(meta["feature_names"]) if meta.get("feature_names") else None
     digests = np.load(folder / f"{cache.DIGESTS}.npy", mmap_mode="r")
     names, notes, resized = tuple(meta["class_names"]), tuple(meta["notes"]), meta["resized"]
-    sizes = mean, std, owners, resized, features, notes, meta["original"]
+    split = np.load(folder / "split.npy") if (folder / "split.npy").exists() else None
+    sizes = mean, std, owners, resized, features, notes, meta["original"], split
     return Dataset(name, inputs, labels, names, *sizes, digests)

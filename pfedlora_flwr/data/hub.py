@@ -47,9 +47,10 @@ def huggingface(text: str, how: Reading) -> Arrays:
     none, those of numbers, as in a table. Raises UserError."""
     where = f"dataset 'hf:{text}'"
     with tempfile.TemporaryDirectory(dir=made(cache_root())) as aside:
-        rows, notes = _labelled(where, _splits(where, text, aside), how)
+        rows, official, notes = _labelled(where, _splits(where, text, aside), how)
         found = _arrays(where, rows, how)
-        return found._replace(notes=(*notes, *found.notes))
+        split = found.split if how.split_column else official
+        return found._replace(notes=(*notes, *found.notes), split=split)
 
 
 def is_path(text: str) -> bool:
@@ -75,6 +76,7 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         "data.client-column": how.client_column,
         "data.input-column": column,
         "data.text-column": how.text_column,
+        "split.column": how.split_column,
     }
     for key, name in named.items():
         if name is not None and name not in rows.column_names:
@@ -82,7 +84,7 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
                 f"{where}: it has no column {name!r}, but {some(rows.column_names, _NAMED)}; mend"
                 f" {key}"
             )
-    others = [label, *([how.client_column] if how.client_column else [])]
+    others = [*dict.fromkeys(filter(None, (label, how.client_column, how.split_column)))]
     table = rows.select_columns(others if column else rows.column_names).with_format("arrow")[:]
     found = table.column(label)
     if _type(rows, label) == _CLASS:
@@ -99,7 +101,12 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
     if column:
         inputs, resized, notes, original = _inputs(where, rows, column, how)
         made = checked(where, inputs, labels, names, owners, how)
-        return made._replace(resized=resized, notes=(*notes, *made.notes), original=original)
+        return made._replace(
+            resized=resized,
+            notes=(*notes, *made.notes),
+            original=original,
+            split=tables.split_values(where, table, how),
+        )
     check_labels(where, labels, names, how)
     return tables.with_inputs(where, table, label, labels.astype(np.int64), names, owners, how)
 
@@ -195,9 +202,12 @@ def _only(where: str, rows: Dataset, kind: str, key: str, how: Reading) -> str |
     return found[0] if found else None
 
 
-def _labelled(where: str, splits: Mapping[str, Dataset], how: Reading) -> tuple[Dataset, list[str]]:
+def _labelled(
+    where: str, splits: Mapping[str, Dataset], how: Reading
+) -> tuple[Dataset, npt.NDArray[np.str_] | None, list[str]]:
     """The rows of all splits but those in which every label is missing or -1, as often in a hub's
-    test split; and a note that names these. Raises UserError."""
+    test split; the split of each, if there are several; and a note that names those left out.
+    Raises UserError."""
     from datasets import concatenate_datasets
 
     label = _label(where, next(iter(splits.values())), how)
@@ -206,9 +216,12 @@ def _labelled(where: str, splits: Mapping[str, Dataset], how: Reading) -> tuple[
     gone = counted(len(left_out), "split")
     told = f"left out: {gone} in which no row has a label: {some(left_out, _NAMED)}"
     try:
-        return concatenate_datasets([*kept.values()]), [told] if left_out else []
+        rows = concatenate_datasets([*kept.values()])
     except Exception as error:  # of several types
         raise UserError(f"{where}: its splits cannot be joined: {brief(error)}") from None
+    several = len(kept) > 1
+    names = np.repeat([*kept], [len(part) for part in kept.values()]) if several else None
+    return rows, names, [told] if left_out else []
 
 
 def _unlabelled(rows: Dataset, label: str) -> bool:

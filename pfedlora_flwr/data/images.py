@@ -10,6 +10,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,34 +43,34 @@ File = tuple[str, Path | bytes]
 
 
 def folder(text: str, how: Reading) -> Arrays:
-    """`folder:PATH`: one folder of images for each class; a note counts what is left out."""
+    """`folder:PATH`: one folder of images for each class, or such folders in `train`, `test` and
+    perhaps `validation`, which are official parts; a note counts what is left out."""
     root = Path(text).expanduser()
     if not root.is_dir():
         raise UserError(
             f"dataset folder {root} does not exist; expected a folder of one folder of images for"
             " each class"
         )
-    class_names = sorted(
-        p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")
-    )
-    left_out = Counter(_kind(file) for file in visible(root) if file.parent == root)
+    parts = _folders(root)
+    official = "train" in parts and {*parts} <= {"train", "validation", "val", "test"}
+    tops = [root / part for part in parts] if official else [root]
+    class_names = sorted({name for top in tops for name in _folders(top)})
+    left_out = Counter(_kind(file) for file in visible(root) if file.parent in (root, *tops))
     files: list[tuple[Path, int]] = []
-    for label, name in enumerate(class_names):
-        for file in visible(root / name):
-            deep = file.parent != root / name
+    split: list[str] = []
+    for top, (label, name) in product(tops, enumerate(class_names)):
+        for file in visible(top / name):
+            deep = file.parent != top / name
             if file.suffix.lower() not in IMAGES.suffixes:
                 left_out[_kind(file)] += 1
             elif deep and not how.subfolders:
                 left_out[_DEEP] += 1
             else:
                 files.append((file, label))
-    if {name.casefold() for name in class_names} <= SPLITS and any(
-        part.is_dir() for name in class_names for part in (root / name).iterdir()
-    ):
-        raise UserError(
-            f"dataset folder {root}: {some(class_names, _NAMED)} are called as parts of a dataset,"
-            " and have folders in them: name one of them, or put each class's images together"
-        )
+                split.append(top.name)
+    if not official and len({*class_names} & SPLITS) > 1 and left_out[_DEEP]:
+        told = "are called as parts are: call these train, test and perhaps validation"
+        raise UserError(f"dataset folder {root}: {some(class_names, _NAMED)} {told}")
     if not files or (len(class_names) < 2 and not how.one_class):
         raise UserError(
             f"dataset folder {root}: expected at least two class folders with images"
@@ -83,7 +84,14 @@ def folder(text: str, how: Reading) -> Arrays:
         resized=found.resized,
         notes=(*([f"left out: {_counted(left_out)}"] if left_out else []), *found.notes),
         original=found.original,
+        split=np.array(split) if official else None,
     )
+
+
+def _folders(root: Path) -> list[str]:
+    """The names of the folders in it, sorted; none where it is not there."""
+    inside = root.iterdir() if root.is_dir() else ()
+    return sorted(p.name for p in inside if p.is_dir() and not p.name.startswith("."))
 
 
 def visible(folder: Path) -> list[Path]:

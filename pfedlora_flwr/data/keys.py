@@ -55,6 +55,42 @@ class PartitionKeys(Section):
     )
 
 
+def _share(word: str) -> int:
+    if not word.isdecimal() or not 0 < int(word) < 100:
+        raise ValueError(word)
+    return int(word)
+
+
+@dataclass(frozen=True)
+class SplitKeys(Section):
+    """What divides a client's samples into training, validation and test."""
+
+    kind: str = key(
+        "random",
+        "what divides a client's samples. random: by chance, stratified. groups: samples with one"
+        " value of split.column stay together. time: the last ones by split.column are for tests."
+        " given: by split.column (train, validation, test), or the data's own parts",
+        choices=("random", "groups", "time", "given"),
+    )
+    column: str | None = key(
+        None,
+        "the column of groups, times or parts, which is no feature; of an npz file the array, of a"
+        " function the entry, of that name; auto: none",
+        needs="split.kind",
+    )
+    shares: Listed[int] = key(
+        "8,1,1",
+        "the shares of training, validation and test",
+        form=Form("three integers from 1 to 99", _share),
+    )
+
+    def check(self) -> None:
+        if len(self.shares) != 3:
+            raise wrong("split.shares", self.shares, "three integers, such as 8,1,1")
+        if self.kind in ("groups", "time") and self.column is None:
+            raise UserError(f"split.kind is {self.kind}, and split.column is auto: name the column")
+
+
 @dataclass(frozen=True)
 class DataKeys(Section):
     """How a dataset is read."""

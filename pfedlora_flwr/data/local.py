@@ -20,11 +20,12 @@ from torch import Tensor
 from pfedlora_flwr.data import datasets, registry
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants
-from pfedlora_flwr.data.partition import Indices, Partition, Split, split_8_1_1, trimmed
+from pfedlora_flwr.data.partition import SMALLEST, Indices, Partition, trimmed
 from pfedlora_flwr.data.parts import Parts
 from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.setup import CACHES, DataSetup, check_classes, constants_of, known_by
 from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.data.split import Split, divided
 from pfedlora_flwr.data.tokens import tokens
 from pfedlora_flwr.errors import UserError, permissions, wrong
 from pfedlora_flwr.experiment import Experiment
@@ -173,8 +174,7 @@ class Site:
 
     def load(self, device: torch.device) -> LocalData:
         """The client's samples on `device`."""
-        parts = (self.split.train, self.split.validation, self.split.test)
-        return LocalData(*(self._samples(part, device) for part in parts))
+        return LocalData(*(self._samples(part, device) for part in self.split.parts))
 
     def pooled(self, setup: DataSetup, round: int, device: torch.device) -> Samples:
         """Of the training parts of all clients as many rows as a round's clients have together on
@@ -240,15 +240,17 @@ def _own(
     dataset = datasets.load(name, how)
     check_classes(e, dataset)
     labels = np.asarray(dataset.labels)
+    if len(labels) < SMALLEST:
+        told = f"dataset {name!r} has {len(labels)} samples"
+        raise UserError(f"{told}, and a client needs {SMALLEST}")
     kept = bool(state_path) and client >= 0
     parts = Parts.of(Path(state_path).expanduser(), e.seed) if kept else None
     known = parts.known(dataset.input_hashes) if parts else None
-    whole = split_8_1_1(labels, np.arange(len(labels)), e.seed, client, known)
+    try:
+        whole = divided(e, dataset, {client: np.arange(len(labels))}, known)[client]
+    except UserError as error:
+        raise UserError(f"dataset {name!r}: {error}") from None
     split = trimmed(e, labels, whole, client)
-    if not len(split.test):
-        raise UserError(
-            f"dataset {name!r} has {len(dataset.labels)} samples, and a client needs 10"
-        )
     if parts:
         parts.keep(dataset.input_hashes, whole)
     for told in remarks(dataset, Partition((split,))):

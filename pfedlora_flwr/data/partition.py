@@ -1,5 +1,5 @@
 """The assignment of samples to clients: pathological (after pFedHN), dirichlet, iid or from the
-data, then 8:1:1 within each client."""
+data; `split.py` divides each client's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.source import Indices
+from pfedlora_flwr.data.split import Split, dealt, divided
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.rng import numpy_generator
@@ -22,15 +23,6 @@ NATURAL = "natural"
 _WHERE = "a table does by data.client-column, an npz file by `clients`"
 SMALLEST = 10
 """Samples a client needs for one of each ten to be validation and one to be test."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """One client's samples, as indices into the dataset. Disjoint."""
-
-    train: Indices
-    validation: Indices
-    test: Indices
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,7 @@ class Partition:
         fingerprints mean equal data for every client."""
         digest = hashlib.sha256()
         for split in self.clients:
-            for part in (split.train, split.validation, split.test):
+            for part in split.parts:
                 digest.update(
                     len(part).to_bytes(8, "little") + np.ascontiguousarray(part, "<i8").tobytes()
                 )
@@ -59,10 +51,13 @@ class Partition:
         return digest.hexdigest()
 
 
-def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
-    """The partition that the Experiment names, always the same for the same seed. Raises UserError
-    when it is impossible."""
-    made, last, clients = _made(experiment, dataset), experiment.partition.last, experiment.clients
+def make_partition(
+    experiment: Experiment, dataset: Dataset, known: Indices | None = None
+) -> Partition:
+    """The partition that the Experiment names, always the same for the same seed. known: the part
+    that each sample has already (`divided`). Raises UserError when it is impossible."""
+    made, last = _made(experiment, dataset, known), experiment.partition.last
+    clients = experiment.clients
     if last is None:
         return made
     if last >= clients:
@@ -75,7 +70,7 @@ def make_partition(experiment: Experiment, dataset: Dataset) -> Partition:
     )
 
 
-def _made(e: Experiment, dataset: Dataset) -> Partition:
+def _made(e: Experiment, dataset: Dataset, known: Indices | None) -> Partition:
     """The same with the clients as they come."""
     labels = np.asarray(dataset.labels)
     if len(labels) < SMALLEST:
@@ -83,22 +78,26 @@ def _made(e: Experiment, dataset: Dataset) -> Partition:
             f"{e.dataset} has {len(labels)} {dataset.kind.unit}; a client needs {SMALLEST}"
         )
     if e.partition.kind == NATURAL:
-        return _natural(e, dataset, labels)
+        return _natural(e, dataset, known)
     if e.clients * SMALLEST > len(labels):
         has = f"{e.dataset} has {len(labels)} {dataset.kind.unit}, {SMALLEST} for each client"
         raise UserError(f"clients is {e.clients}; {has}: allowed ≤ {len(labels) // SMALLEST}")
-    owned = DRAWN[e.partition.kind](e, labels, dataset.classes)
+    pool = dealt(e, dataset)
+    if pool is None:
+        owned = DRAWN[e.partition.kind](e, labels, dataset.classes)
+    else:
+        owned = [pool[own] for own in DRAWN[e.partition.kind](e, labels[pool], dataset.classes)]
     smallest = min(range(e.clients), key=lambda k: len(owned[k]))
     if len(owned[smallest]) < SMALLEST:
         raise UserError(
             f"client {smallest} would have {len(owned[smallest])} samples, and needs {SMALLEST};"
             " use fewer clients or more classes a client"
         )
-    splits = tuple(split_of(e, labels, own, k) for k, own in enumerate(owned))
+    splits = _splits(e, dataset, owned, known)
     return Partition(splits, feature_names=dataset.feature_names or (), values=dataset.values)
 
 
-def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
+def _natural(e: Experiment, dataset: Dataset, known: Indices | None) -> Partition:
     """The clients are the owners of at least `partition.min-samples` samples, in sorted order."""
     if dataset.owners is None:
         raise UserError(
@@ -118,11 +117,9 @@ def _natural(e: Experiment, dataset: Dataset, labels: Indices) -> Partition:
             f"clients is {e.clients}; {have}: "
             + (f"set clients={len(enough)}" if len(enough) else "lower partition.min-samples")
         )
-    splits = (
-        split_of(e, labels, np.flatnonzero(owner == place), k) for k, place in enumerate(enough)
-    )
+    owned = [np.flatnonzero(owner == place) for place in enough]
     return Partition(
-        tuple(splits),
+        _splits(e, dataset, owned, known),
         tuple(str(name) for name in names[enough]),
         dataset.feature_names or (),
         dataset.values,
@@ -206,9 +203,12 @@ of classes; in the order of help."""
 KINDS = (*DRAWN, NATURAL)
 
 
-def split_of(e: Experiment, labels: Indices, own: Indices, client: int) -> Split:
-    """A client's samples `own` in three parts, of the training part what it may have."""
-    return trimmed(e, labels, split_8_1_1(labels, own, e.seed, client), client)
+def _splits(
+    e: Experiment, dataset: Dataset, owned: list[Indices], known: Indices | None
+) -> tuple[Split, ...]:
+    """Each client's samples in parts, of the training part what it may have."""
+    found = divided(e, dataset, dict(enumerate(owned)), known)
+    return tuple(trimmed(e, dataset.labels, split, k) for k, split in found.items())
 
 
 def trimmed(e: Experiment, labels: Indices, split: Split, client: int) -> Split:
@@ -235,20 +235,3 @@ def places_in_class(labels: Indices) -> Indices:
     for c in np.unique(labels):
         before[labels == c] = np.arange(np.count_nonzero(labels == c))
     return before
-
-
-def split_8_1_1(
-    labels: Indices, own: Indices, seed: int, client: int, known: Indices | None = None
-) -> Split:
-    """Ordered by class and shuffled within each, of each ten the ninth is validation and the tenth
-    test: stratified, never empty.
-
-    known: the part that each sample has already, 0 to 2, -1 for none; those of none are drawn as
-    the next ones after as many."""
-    shuffled = numpy_generator(seed, "partition/split", client).permutation(np.sort(own))
-    ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    part = np.full(len(ordered), -1) if known is None else known[ordered]
-    new = part < 0
-    place = (np.count_nonzero(~new) + np.arange(np.count_nonzero(new))) % 10
-    part[new] = np.maximum(place - 7, 0)
-    return Split(*(ordered[part == of] for of in range(3)))

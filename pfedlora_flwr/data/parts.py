@@ -1,4 +1,5 @@
-"""The parts of a site's own rows, kept on its disk: a row that was trained on is never tested."""
+"""The parts of a site's own rows, and of a simulation's, kept on disk: a row that was trained on is
+never tested."""
 
 from __future__ import annotations
 
@@ -11,12 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.arrays import DAMAGED
-from pfedlora_flwr.data.partition import Split
+from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.data.source import Indices
+from pfedlora_flwr.data.split import Split
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import write_atomically
 
 FOLDER = "parts"
+OF_RUN = Path("server", "parts.npz")
+"""The file of a simulation's rows in its directory."""
 Hashes = npt.NDArray[np.uint64]
 
 
@@ -64,6 +68,16 @@ class Parts:
             write_atomically(self.file, text.getvalue())
         except OSError as error:
             raise UserError(f"state-path {self.file.parent}: {error.strerror}") from None
+
+    def keep_all(self, hashes: Hashes, partition: Partition) -> None:
+        """The same of the rows that clients have together, among all of a dataset."""
+        parts = [
+            np.concatenate([getattr(split, part) for split in partition.clients])
+            for part in ("train", "validation", "test")
+        ]
+        ends = np.cumsum([len(rows) for rows in parts])
+        split = Split(*np.split(np.arange(ends[-1]), ends[:-1]))
+        self.keep(hashes[np.concatenate(parts)], split)
 
     @cached_property
     def _held(self) -> tuple[Hashes, npt.NDArray[np.uint8]]:

@@ -14,7 +14,13 @@ from pfedlora_flwr.keys import FUNCTION, chosen, in_words
 
 _SHAPE = (3, SIZE, SIZE)
 _FEATURES = "data.features", "data.drop"
-_LABELS = "data.label-column", "data.client-column", "data.class-names", "data.text-column"
+_LABELS = (
+    "data.label-column",
+    "data.client-column",
+    "data.class-names",
+    "data.text-column",
+    "split.column",
+)
 _COLUMNS = *_LABELS, *_FEATURES
 _SOURCES = (
     Source("digits", embedded.digits, classes=10, samples=1797, shape=_SHAPE, whole=True),
@@ -41,11 +47,11 @@ _SOURCES = (
         whole=True,
     ),
     Source("folder:", images.folder, path=True, whole=True, columns=("data.subfolders",)),
-    Source("npz:", arrays.npz, path=True, whole=True),
+    Source("npz:", arrays.npz, path=True, whole=True, columns=("split.column",)),
     Source("csv:", tables.csv, path=True, columns=(*_COLUMNS, "data.sep", "data.decimal")),
     Source("parquet:", tables.parquet, path=True, columns=_COLUMNS),
     Source("hf:", hub.huggingface, path=hub.is_path, columns=(*_COLUMNS, "data.input-column")),
-    Source(FUNCTION, arrays.function, columns=_FEATURES, kept=False),
+    Source(FUNCTION, arrays.function, columns=(*_FEATURES, "split.column"), kept=False),
 )
 NAMES = tuple(source.name for source in _SOURCES)
 """In the order of help; one that ends in ":" takes a text after it."""

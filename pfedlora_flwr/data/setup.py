@@ -7,15 +7,18 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.normalisation import Constants, of_parts
-from pfedlora_flwr.data.partition import Partition, Split, make_partition
+from pfedlora_flwr.data.partition import Partition, make_partition
+from pfedlora_flwr.data.parts import OF_RUN, Parts
 from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.data.remarks import remarks, shown_by_sums
 from pfedlora_flwr.data.source import CLASSIFY, Reading
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.data.split import Split
+from pfedlora_flwr.errors import UserError, permissions
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import IMAGES, TEXT, read_shape
@@ -134,7 +137,10 @@ def check_classes(e: Experiment, dataset: Dataset) -> None:
 
 @lru_cache(maxsize=2)
 def _partition(e: Experiment, data_path: str) -> Partition:
-    return make_partition(e, _dataset(e, data_path))
+    dataset, parts = _dataset(e, data_path), Parts(Path(e.start_from) / OF_RUN)
+    # on a node the key is no file's
+    renewed = e.start_from and permissions.own_machine() and parts.file.exists()
+    return make_partition(e, dataset, parts.known(dataset.input_hashes) if renewed else None)
 
 
 @lru_cache(maxsize=2)

@@ -42,7 +42,8 @@ class Arrays(NamedTuple):
     size. feature_names: of vectors, where they have any; of texts their column's. notes: what the
     reader left out or warns of, a line each. original: SHA-256 of the files or arrays that the
     inputs were decoded or resized from, as another machine's software does otherwise; empty: they
-    are as they came."""
+    are as they came. split: the values of `split_column`, or the official parts' names [n]; None:
+    there are none."""
 
     inputs: Inputs
     labels: npt.NDArray[np.int64]
@@ -52,6 +53,7 @@ class Arrays(NamedTuple):
     feature_names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
     original: str = ""
+    split: npt.NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Reading:
     images in folders within a class's folder are its own. text_column: of texts, of which
     max_tokens tokens are taken; None: inputs are no texts. sep, decimal: of a CSV's columns and
     numbers, by their names. passed_over: a column that is neither found as the label nor as the
-    inputs, if it is there."""
+    inputs, if it is there. split_column: of groups, times or parts, which is no feature."""
 
     data_path: str = ""
     size: tuple[int, int] | None = None
@@ -86,6 +88,7 @@ class Reading:
     text_column: str | None = None
     max_tokens: int = 0
     passed_over: str | None = None
+    split_column: str | None = None
 
     @classmethod
     def of(cls, e: Experiment, data_path: str) -> Reading:
@@ -102,6 +105,7 @@ class Reading:
                 "drop": tuple(e.data.drop or ()),
                 "max_tokens": e.data.max_tokens if e.data.text_column else 0,
                 "class_names": tuple(e.data.class_names or ()),
+                "split_column": e.split.column,
             },
         )
 

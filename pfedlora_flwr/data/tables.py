@@ -138,7 +138,7 @@ def _numbered(table: pa.Table, how: Reading) -> list[str]:
     """The columns of labels and owners that hold numbers."""
     from pyarrow import types
 
-    wanted = (how.label_column or LABEL, how.client_column)
+    wanted = (how.label_column or LABEL, how.client_column, how.split_column)
     return [
         field.name
         for field in table.schema
@@ -204,7 +204,7 @@ def feature_names_of(
         return how.feature_names, []
     for name in how.drop:
         column_of(where, table, name, "data.drop")
-    known = label, how.client_column, *how.drop
+    known = label, how.client_column, how.split_column, *how.drop
     index = [name for name in _index_of(table) if name not in known]
     there = [
         field
@@ -225,7 +225,7 @@ def feature_names_of(
         texts = f", and no numbers in {told}" if others else ""
         raise UserError(
             f"{where}: it has no columns of features beside"
-            f" {' and '.join(filter(None, known[:2]))}{texts}{hint}"
+            f" {' and '.join(filter(None, known[:3]))}{texts}{hint}"
         )
     columns = counted(len(others), "column")
     notes = [f"left out: {columns} of no numbers: {told}{hint}"] if others else []
@@ -282,7 +282,7 @@ def with_inputs(
     if how.text_column:
         features: tuple[str, ...] = (how.text_column,)
         inputs: Inputs = texts_of(where, table, how.text_column, how.max_tokens)
-        known = {how.text_column, how.label_column or LABEL, how.client_column}
+        known = {how.text_column, how.label_column or LABEL, how.client_column, how.split_column}
         others = [name for name in table.column_names if name not in known]
         notes = [f"left out beside the texts: {some(others, _NAMED)}"] if others else []
     else:
@@ -290,7 +290,15 @@ def with_inputs(
         inputs = features_of(where, table, features, how.decimal)
         notes += coarse((name, table.column(name).to_numpy()) for name in features)
         notes += _suspicious(table, inputs, labels, features)
-    return Arrays(inputs, labels, names, owners, feature_names=features, notes=tuple(notes))
+    return Arrays(
+        inputs,
+        labels,
+        names,
+        owners,
+        feature_names=features,
+        notes=tuple(notes),
+        split=split_values(where, table, how),
+    )
 
 
 def _suspicious(
@@ -383,8 +391,28 @@ def owners_of(where: str, table: pa.Table, how: Reading) -> npt.NDArray[Any] | N
     return _keys(where, name, column_of(where, table, name, "data.client-column"))
 
 
+def split_values(where: str, table: pa.Table, how: Reading) -> npt.NDArray[Any] | None:
+    """What divides rows [n]: text or integers, times as microseconds; None without such a
+    column."""
+    import pyarrow as pa
+
+    name = how.split_column
+    if name is None:
+        return None
+    column = column_of(where, table, name, "split.column")
+    check_there(where, name, column)
+    if pa.types.is_temporal(column.type) and not pa.types.is_duration(column.type):
+        whole = column.cast(pa.timestamp("us")) if not pa.types.is_time(column.type) else column
+        return whole.cast(pa.int64()).to_numpy()
+    if pa.types.is_floating(column.type):
+        return column.to_numpy()
+    return _keys(where, name, column)
+
+
 def check_apart(where: str, label: str, how: Reading) -> None:
-    """Raises UserError if one column is to be label and client."""
+    """Raises UserError if one column is to be the label, and something else."""
+    if label == how.split_column:
+        raise UserError(f"{where}: column {label!r} is the label, and split.column, too: mend one")
     if label == how.client_column:
         raise UserError(
             f"{where}: column {label!r} is the label, and data.client-column, too: mend it, or"

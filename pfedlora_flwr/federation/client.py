@@ -15,10 +15,19 @@ from typing import Any
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data import outputs
 from pfedlora_flwr.data.local import LocalData, Site, site_settings, without_own_folders
-from pfedlora_flwr.errors import UserError, brief, for_users, permissions, told, with_traceback
+from pfedlora_flwr.errors import (
+    UserError,
+    brief,
+    differing,
+    for_users,
+    permissions,
+    told,
+    with_traceback,
+)
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
@@ -36,7 +45,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload
 from pfedlora_flwr.methods.pooled import Pooled
 from pfedlora_flwr.models import text
-from pfedlora_flwr.models.kept import base_of, restore, stored
+from pfedlora_flwr.models.kept import base_of, kept, restore, stored
 from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.models.registry import check_lora
 from pfedlora_flwr.runs import right_rows
@@ -44,11 +53,12 @@ from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.clear import in_the_clear
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.provenance import told_versions
+from pfedlora_flwr.runs.renewal import grown, more_sent
 from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
 from pfedlora_flwr.runs.uploads import UPLOADS, Uploads
-from pfedlora_flwr.site.egress import limited_upload, taking_part
+from pfedlora_flwr.site.egress import limited_upload, taking_part, vouched
 from pfedlora_flwr.site.ledger import ledger_of, terms_of
 from pfedlora_flwr.site.policy import policy_for
 from pfedlora_flwr.training.device import channels_last, find_device
@@ -82,6 +92,7 @@ class PersonalisedClient(NumPyClient):
         self.setup = Setup(experiment, str(self.where.get("data-path", "")))
         self.device = find_device(experiment.device)
         self.ledger = ledger_of(node_config)
+        self._vouched = Config()  # of the evaluation, for the gate
 
     def get_properties(self, config: Config) -> Config:
         """Who this node is; or of how many, where it is asked that."""
@@ -101,7 +112,7 @@ class PersonalisedClient(NumPyClient):
             if e.hides_clients and not e.secagg.enabled:  # the guard withholds what it has summed
                 clear = in_the_clear(e, scores_told=True)
                 metrics = {name: value for name, value in metrics.items() if name in clear}
-            return wire.to_arrays(upload.tensors), upload.samples, metrics
+            return wire.to_arrays(upload.tensors), upload.samples, metrics | self._vouched
         except _ERRORS as error:
             return [], 0, self._failure(error, config)
 
@@ -114,7 +125,7 @@ class PersonalisedClient(NumPyClient):
                 self._check_held_out(told.client)
                 return self._adapt(told, parameters)
             counts = self._evaluate(told)
-            return 0.0, counts.test, messages.written(counts)
+            return 0.0, counts.test, messages.written(counts) | self._vouched
         except _ERRORS as error:
             return 0.0, 0, self._failure(error, config)
 
@@ -250,7 +261,7 @@ class PersonalisedClient(NumPyClient):
             round=told.round,
             client=told.client,
             names=list(upload.tensors),
-            model_sha256=digest,
+            model_sha256=None if self.experiment.dp.enabled else digest,
             worker=str(os.getpid()),
             node=this_node(),
             counts=counts,
@@ -292,6 +303,8 @@ class PersonalisedClient(NumPyClient):
     def _scored(self, told: Instruction, method: Method, model: Any, data: LocalData) -> Counts:
         if self.experiment.secagg.enabled and not (len(data.validation) and len(data.test)):
             raise UserError("it has fewer samples to evaluate on than egress.step is here")
+        policy = policy_for(self.node_config)
+        self._vouched = vouched(policy, data.validation.labels, data.test.labels)
         classes = self._site(told.client).dataset.class_names
         keep = self._keep_rows(told)
         return visits.evaluate(method, model, data, keep, self.scores, classes)
@@ -358,21 +371,45 @@ class PersonalisedClient(NumPyClient):
         """The client's module at the version the server names; and whether that version is lost and
         it starts anew. Raises UserError if it was trained on other data than `own_data`: the parts
         are drawn from all of it, so that samples move from the training part to the others."""
+        store = self._store(told) if told.origin is None else self._own_store(told, told.origin)
+        if not self._simulated and told.version in store.versions():
+            self._check_kept(method, store, told)
         cached = MODELS.take(told.token, told.client, told.version)
         if cached is not None:
             return cached, False
-        store = self._store(told) if told.origin is None else self._own_store(told, told.origin)
         stored = store.load(told.version) if told.version else None
-        if stored is not None and (was := store.data(told.version)) and was != own_data:
+        was = "" if stored is None or told.renewed else store.data(told.version)
+        if was and was != own_data:
             raise UserError(
                 f"its data is not what its model of round {told.version} was trained on: training"
-                " and test parts would mix; restore it, or begin a new run"
+                " and test parts would mix; restore it, or begin a new run with start-from"
             )
         with nullcontext() if stored is None else random_weights():
             model = method.initial_model(told.client)
         if stored is not None:
-            restore(f"its model of round {told.version}", model, stored, store.base(told.version))
+            what = f"its model of round {told.version}"
+            if told.renewed:
+                stored = grown(what, stored, kept(model), method.classes)
+            restore(what, model, stored, store.base(told.version))
         return channels_last(model.to(self.device)), bool(told.version) and stored is None
+
+    def _check_kept(self, method: Method, store: ClientStore, told: Instruction) -> None:
+        """Raises UserError unless a model that this node keeps may be gone on from, whatever run
+        the server names: what was kept at home stays there, and a class keeps its number."""
+        about, e = store.about(), method.experiment
+        if told.renewed:
+            names, known = self._site(told.client).dataset.class_names, about["class_names"]
+            if list(names[: len(known)]) != list(known):
+                wrong = differing("classes", names, "its earlier model's", known)
+                raise UserError(f"{wrong}: name all of them in data.class-names, new ones last")
+        earlier = from_flat(about["experiment"])
+        if (
+            policy_for(self.node_config).start_from == "any"
+            or earlier.replace(rounds=e.rounds) == e
+        ):
+            return
+        if why := more_sent(registry.make(earlier, method.task), method):
+            raise UserError(f"start-from: {why}; start-from=any in its rules allows that")
 
     def _store(self, told: Instruction) -> ClientStore:
         """A simulated client keeps its model in the run's directory, a real node under its own

@@ -130,7 +130,8 @@ class Clients:
 
     def _keep_sites(self) -> None:
         told = self.roster
-        keep_sites(self.run, told.own, told.class_names, told.columns, told.versions)
+        names = {} if self.method.experiment.hides_clients else told.names
+        keep_sites(self.run, told.own, told.class_names, told.columns, told.versions, names)
 
     def ask(self, round: Round, messages: Mapping[int, Message], phase: Phase) -> Replies:
         """The opened replies that are no errors. A client that failed is asked once more within the

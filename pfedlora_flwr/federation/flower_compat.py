@@ -147,7 +147,7 @@ def bound_retries(grid: Grid, seconds: float) -> None:
 
 def nodes_known_to(connection: str) -> list[Any]:
     """The registered nodes of a SuperLink, by its name in Flower's config.toml, as Flower's own
-    client gives them: `node_id`, `status`, `registered_at`, `last_activated_at`,
+    client gives them: `node_id`, `name`, `status`, `registered_at`, `last_activated_at`,
     `last_deactivated_at`, `public_key`. Raises whatever Flower does."""
     # takes a second, which no run need spend
     from flwr.cli.utils import init_http_client_from_connection, read_superlink_connection

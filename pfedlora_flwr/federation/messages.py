@@ -157,8 +157,9 @@ class Instruction:
     a node's disk. run: the run's directory, where a simulated client keeps its model. evaluate:
     whether to evaluate after training. names: of the tensors that come with it. adapt: true where
     it is held out, and adapted in the place of an evaluation; else not said. origin: the name of
-    the run that this version is of, if it is another one. keep: versions that the client keeps for
-    good. data: what the dataset is known by that the clients share, if they do (`Site.data`)."""
+    the run that this version is of, if it is another one. renewed: true where the version is of a
+    run from which this one began (`start-from`). keep: versions that the client keeps for good.
+    data: what the dataset is known by that the clients share, if they do (`Site.data`)."""
 
     round: int = _said(count)
     client: int = _said(count)
@@ -169,6 +170,7 @@ class Instruction:
     names: list[str] = _said(_names)
     adapt: bool | None = _said(_flag, optional=True)
     origin: str | None = _said(_word, optional=True)
+    renewed: bool | None = _said(_flag, optional=True)
     keep: list[int] | None = _said(_rounds, optional=True)
     data: str | None = _said(_word, optional=True)
 
@@ -182,8 +184,8 @@ class Instruction:
 class Report:
     """A client's account of its visit.
 
-    names: of the tensors that come with it. model_sha256: of the version it has saved. worker: the
-    process that it ran in.
+    names: of the tensors that come with it. model_sha256: of the version it has saved; not told
+    with dp. worker: the process that it ran in.
     node: Ray's name of the host's part in its cluster; None if there is no Ray. counts: of its
     evaluation; None where it was not told to evaluate. The other fields are those of a `VisitRow`.
     Under masks and with `dp` a client tells what is `in_the_clear` alone, and the rest is None.

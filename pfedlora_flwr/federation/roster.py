@@ -18,6 +18,7 @@ from pfedlora_flwr.errors import UserError, as_line, differing, short
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.claim import Claim, differing_versions
 from pfedlora_flwr.federation.exchange import POLL, SLOW_POLL, Refuse, exchange
+from pfedlora_flwr.federation.messages import LONGEST_WORD
 from pfedlora_flwr.files import write_atomically
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Roster:
         # of the classes of all nodes with data of their own, of the features of those with a table
         self.class_names, self.columns = [*self.known[0]], [*self.known[1]]
         self._base: str | None = None
-        # by connected node, its registered name, if sites are named
+        # by connected node, its registered name, empty where it has none
         self.site_of: dict[int, str] = {}
         numbers = json.loads(self.memory.read_text()) if self.memory.exists() else {}
         self._number_of: dict[str, int] = numbers
@@ -132,6 +133,12 @@ class Roster:
         return [name for name in self.sites if name not in self.site_of.values()]
 
     @property
+    def names(self) -> dict[int, str]:
+        """By client, the name under which its node is registered, if it has one."""
+        of = {client: self.site_of.get(node, "") for client, node in self.node_of.items()}
+        return {client: name[:LONGEST_WORD] for client, name in of.items() if name}
+
+    @property
     def versions(self) -> dict[int, dict[str, str]]:
         """By client, those of its node's packages, where a node is one client's."""
         return {} if self.alike else {c: claim.versions for c, claim in self._claim_of.items()}
@@ -186,7 +193,11 @@ class Roster:
         """Forgets nodes that are gone, and asks new ones who they are, waiting for their answers at
         most `timeout` seconds; unless `patient`, not long for those that have been silent again and
         again."""
-        self.site_of = connected(self.grid, self.sites)
+        self.site_of = (
+            dict.fromkeys(self.grid.get_node_ids(), "")
+            if self.alike and not self.sites
+            else connected(self.grid, self.sites)
+        )
         online = set(self.site_of)
         self._online = len(online)
         self._claims = {node: claim for node, claim in self._claims.items() if node in online}
@@ -377,9 +388,9 @@ def connected(grid: Grid, sites: Sequence[str]) -> dict[int, str]:
     """The connected nodes that a run may ask, with the names under which they are registered at the
     SuperLink; where it names no sites, all of them. Raises UserError where names cannot tell nodes
     apart."""
-    if not sites:
-        return dict.fromkeys(grid.get_node_ids(), "")
     every = {node.node_id: node.name for node in grid.get_nodes()}
+    if not sites:
+        return every
     if every and not any(every.values()):
         raise UserError(
             f"sites is {','.join(sites)}, and no connected node has a name: register nodes with"

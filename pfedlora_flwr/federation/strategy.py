@@ -11,7 +11,6 @@ from statistics import fmean
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from pfedlora_flwr.errors import printable
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import rows, wire
@@ -37,8 +36,10 @@ from pfedlora_flwr.runs.data_name import data_told
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import origin_of
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
+from pfedlora_flwr.runs.result import ends_early
 from pfedlora_flwr.runs.rows import REFUSED, HeldOutRow, RoundRow, accuracy_of
 from pfedlora_flwr.runs.shared_state import download
+from pfedlora_flwr.runs.site_names import names_told
 from pfedlora_flwr.site.egress import COSTS
 from pfedlora_flwr.training.flops import count_operations
 
@@ -67,8 +68,9 @@ class PersonalisedStrategy:
         self.uplink = self.chain.way_up(
             self.shared, self._fail, self._refuse_update
         ) or PlainUplink(e, x, self.method, self.shared, self._refuse_update)
+        self.ended = ends_early(e, self.run.rounds())
         self._data = ""
-        self._origins = self.run.origins()
+        self._origins, self._begun_after = self.run.origins(), self.run.begun_after
         self._pinned = [kept.versions for kept in self.run.checkpoints.pinned().values()]
 
     def complete(self, grid: Grid) -> None:
@@ -79,7 +81,7 @@ class PersonalisedStrategy:
         e = self.experiment
         self.summary()
         # a completed run is resumed without its nodes
-        if self.state.round >= e.rounds and not self.to_adapt():
+        if (self.ended or self.state.round >= e.rounds) and not self.to_adapt():
             return
         clients, clock = self._connect(grid), Clock()
         asks = self.uplink.asks_for_scores
@@ -88,7 +90,7 @@ class PersonalisedStrategy:
             self._evaluate(initial, clients)
             clock = self._finish(initial, clients)
         clock = self._adapt(clients) if self.to_adapt() else clock
-        while self.state.round < e.rounds:
+        while self.state.round < e.rounds and not self.ended:
             clock.lap("record")  # the round before
             round = self._round(self.state.round + 1, clock)
             self._merge(round, self.uplink.train(round, clients))
@@ -116,9 +118,8 @@ class PersonalisedStrategy:
         self._data = clients.roster.data
         logger.info("data: %s", data_told(run, e, self.method.task))
         roster = clients.roster
-        for client, node in sorted(roster.node_of.items()) if not e.hides_clients else ():
-            if name := roster.site_of.get(node):
-                logger.info("client %d is site %s", client, printable(name))
+        for client, name in sorted(names_told(run).items()):
+            logger.info("client %d is site %s", client, name)
         for client, rules in sorted(roster.withheld.items()):
             told = "; ".join(COSTS.get(rule, rule) for rule in rules)
             logger.info("client %d keeps something back by its site's policy: %s", client, told)
@@ -278,6 +279,10 @@ class PersonalisedStrategy:
         self.run.append_visits(visits)
         self.run.append_round(row)
         self._pinned += self.run.save_state(state, self.experiment)
+        self.ended = ends_early(self.experiment, self.run.rounds())
+        if self.ended:
+            text = "%d rounds without a better validation: round %d is the last (stop.patience)"
+            logger.info(text, self.experiment.stop.patience, round.number)
         stop = self.told(row)
         self.run.progress(phase="round", round=round.number)
         who = f"{len(visits)} of {len(round.sampled)} clients" if round.number else "initial models"
@@ -285,7 +290,7 @@ class PersonalisedStrategy:
         said = "not evaluated yet" if known is None else f"accuracy {known:.4f}"
         text = "round %d/%d · %s · %s · %.1f s"
         logger.info(text, round.number, self.experiment.rounds, said, who, row["seconds"])
-        if stop is not None and state.round < self.experiment.rounds:
+        if stop is not None and state.round < self.experiment.rounds and not self.ended:
             raise stop
         return next_clock
 
@@ -310,6 +315,7 @@ class PersonalisedStrategy:
             names=list(down),
             adapt=adapting or None,
             origin=origin_of(version, self._origins),
+            renewed=0 < version <= self._begun_after or None,
             keep=[kept[client] for kept in self._pinned if client in kept] or None,
             data=self._data or None,
         )

@@ -33,7 +33,7 @@ def plan(begin: Begin) -> Iterable[str]:
     part = largest_part(e, setup.method)
     if e.dp.of_users:
         check_clip(e, part)
-    budget = Budget(begin.run.dp_file if begin.goes_on else None, e)
+    budget = Budget(begin.spent, e)
     more = planned(e, begin.after + 1)
     z, size, most = budget.noise, size_of(part), budget.most_with(more)
     found = budget.epsilon(most)

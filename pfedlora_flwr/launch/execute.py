@@ -80,8 +80,7 @@ def execute(
             observers = observers_of(config.execution)
             observers.begin(config.flat())
             observers.end(result)
-            last = f"round {config.experiment.rounds} was its last"
-            say(f"{from_here(run.path)} is completed: {last}")
+            say(f"{from_here(run.path)} is completed: round {result['rounds']} was its last")
             return result
         carrier = _engine(start, say)
         for line in start.begin.words():

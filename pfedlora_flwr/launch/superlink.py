@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_public_key,
 )
 
-from pfedlora_flwr.errors import UserError, brief, some, wrong
+from pfedlora_flwr.errors import UserError, brief, printable, some, wrong
 
 CONNECTIONS = "config.toml"
 """The file of the connections, in Flower's home."""
@@ -273,9 +273,11 @@ def _fits(name: str, host: str) -> bool:
 
 @dataclass(frozen=True)
 class Node:
-    """A SuperNode as Flower knows it. key: its fingerprint, as `ssh-keygen -lf` prints it."""
+    """A SuperNode as Flower knows it. name: as it is registered, empty where it has none. key: its
+    fingerprint, as `ssh-keygen -lf` prints it."""
 
     number: int
+    name: str
     status: str
     since: str
     key: str
@@ -296,6 +298,7 @@ def _node(node: Any) -> Node:
     when = datetime.fromisoformat(since.get(node.status) or node.registered_at)
     return Node(
         node.node_id,
+        printable(node.name),
         node.status,
         f"{when.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
         fingerprint(node.public_key),

@@ -145,13 +145,16 @@ def _load(trained: Trained, data: str, options: Mapping[str, object]) -> Dataset
     its inputs are others."""
     task, path = trained.task, config.parse({"data-path": options["data-path"]})["data-path"]
     keys = {name: value for name, value in options.items() if name != "data-path"}
-    allowed = [name for name in find(data).columns if name != "data.client-column"]
+    allowed = [
+        name for name in find(data).columns if name not in ("data.client-column", "split.column")
+    ]
     if path and not takes_path(data):
         raise UserError(f"data-path is not used: dataset {data!r} takes no files from there")
     how = reading_for(task, DataSetup(with_keys(trained.experiment, keys, allowed), path))
     how = replace(
         how,
         client_column=None,
+        split_column=None,
         passed_over=how.client_column,
         feature_names=trained.feature_names,
         one_class=True,

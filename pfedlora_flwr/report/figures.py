@@ -211,10 +211,11 @@ def _silent(outcome: Outcome) -> bool:
 def _curve(
     axis: Any, outcome: Outcome, score: str, measure: Callable[[RoundRow], float] | None, scale: str
 ) -> None:
-    """One method's line, from the first evaluation on: the seeds share their rounds, and x is the
-    seeds' mean of the measure summed up to the round."""
+    """One method's line, from the first evaluation on to the round in which the first seed ended; x
+    is the seeds' mean of the measure summed up to the round."""
     colour, marker, line = of_outcome(outcome)
-    runs = [run.rounds for run in outcome.runs.values()]
+    whole = [run.rounds for run in outcome.runs.values()]
+    runs = [rows[: min(map(len, whole))] for rows in whole]
     known = [i for i in range(len(runs[0])) if all(rows[i]["evaluated"] for rows in runs)]
     if not known:
         return

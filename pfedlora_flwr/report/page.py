@@ -23,6 +23,7 @@ _SECTIONS = (
     ("Accuracy and cost", (), ("accuracy", "missing")),
     ("Curves", ("curves", "robustness"), ()),
     ("The data", ("partition", "inputs"), ()),
+    ("What was sent, and who could see it", (), ("sent", "known", "privacy")),
 )
 """What is open: a title, and the names of figures and of tables. The rest is in folds."""
 

@@ -1,13 +1,20 @@
-"""The report's table of what runs with differential privacy have spent."""
+"""The report's tables of what was sent, who could see it, and what differential privacy has
+spent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
+from pfedlora_flwr.comparison.outcome import Outcome
+from pfedlora_flwr.data.split import SAID
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import words
-from pfedlora_flwr.report.load import Study
+from pfedlora_flwr.report.load import Study, communicates
 from pfedlora_flwr.report.table import Table
+from pfedlora_flwr.runs.clear import in_words
 from pfedlora_flwr.runs.completed import Run
+from pfedlora_flwr.runs.privacy import read_by_server
 from pfedlora_flwr.runs.rows import DP, EarlierRun
 
 _LEVELS = {"user": "client", "record": "record"}
@@ -42,6 +49,91 @@ def table(study: Study) -> Table:
         " `privacy.not_covered` in result.json lists what ε does not cover."
     )
     return Table("privacy", "Differential privacy", rows, note)
+
+
+def sent(study: Study) -> Table:
+    """A row a method in each scenario."""
+    rows = [
+        words.names(o)
+        | {
+            "clients send": _of_method(o),
+            "MB sent by all": _each(_megabytes(run) for run in o.runs.values()),
+            "the server reads": _each(map(_read, o.runs.values())),
+            "noise": _each(map(_noise, o.runs.values())),
+        }
+        for o in study.in_order()
+        if communicates(o)
+    ]
+    return Table("sent", "Sent and read", rows)
+
+
+def known(study: Study) -> Table:
+    """What else is known of the runs: a row each, with all different answers."""
+    told = {
+        "test samples": _test_rows,
+        "joined or left": _members,
+        "begun from": _start,
+        "told in the clear": _clear,
+        "not covered": _not_covered,
+    }
+    found = {what: _each(filter(None, map(of, study.runs))) for what, of in told.items()}
+    rows = [{"what": what, "as the runs say": said} for what, said in found.items() if said]
+    return Table("known", "What else can be known", rows)
+
+
+def _of_method(o: Outcome) -> str:
+    """What its clients send, in its own words; of a user's own method that is its code's matter."""
+    e = next(iter(o.runs.values())).experiment
+    return "what its code says" if ":" in e.method else registry.find(e.method).shares
+
+
+def _megabytes(run: Run) -> str:
+    return f"{run.result['communication']['bytes_up'] / 1e6:.3g}"
+
+
+def _read(run: Run) -> str:
+    privacy, sends = run.result.get("privacy"), run.result["communication"]["bytes_up"]
+    return read_by_server(privacy) if privacy and sends else "nothing" if privacy else "not known"
+
+
+def _noise(run: Run) -> str:
+    dp = _dp(run)
+    if dp is None:
+        return "none"
+    return f"ε = {_number(dp['epsilon'], '∞')} of a {_LEVELS[dp['level']]} at δ = {dp['delta']:g}"
+
+
+def _test_rows(run: Run) -> str:
+    split = run.experiment.split
+    said = SAID[split.kind].format(column=split.column)
+    shares = f"{':'.join(map(str, split.shares))} for training, validation and tests"
+    return f"{shares}, {said or 'by chance, stratified by class'}"
+
+
+def _members(run: Run) -> str:
+    joined, left = run.result.get("joined", {}), run.result.get("left", {})
+    told = [f"client {k} joined after round {r}" for k, r in joined.items()]
+    told += [f"client {k} left after round {r}" for k, r in left.items()]
+    told += [
+        f"begun anew without client {b['without']} after round {b['round']}"
+        for b in run.result.get("begun_from", ())
+    ]
+    return ", ".join(told)
+
+
+def _start(run: Run) -> str:
+    if not (told := run.result.get("started_from")):
+        return ""
+    return f"{Path(told['place']).name}, {told['method']} after round {told['round']}"
+
+
+def _clear(run: Run) -> str:
+    return in_words(run.experiment) if run.experiment.hides_clients else ""
+
+
+def _not_covered(run: Run) -> str:
+    privacy = run.result.get("privacy")
+    return "; ".join(privacy["not_covered"]) if privacy else ""
 
 
 def _dp(run: Run) -> DP | None:

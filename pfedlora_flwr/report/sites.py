@@ -19,6 +19,7 @@ from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.report.table import LOSS, Table
 from pfedlora_flwr.runs.completed import Run
+from pfedlora_flwr.runs.site_names import names_told
 from pfedlora_flwr.training.metrics import place, worth
 
 _MOST = 60
@@ -58,7 +59,7 @@ def sites(finding: Finding) -> list[Site]:
             return []
         rows = [pair[0].get("samples") for pair in pairs]
         known = [int(n) for n in rows if n]
-        name = names[client] if client < len(names) else f"client {client}"
+        name = names.get(client, f"client {client}")
         ours, alone = (fmean(score) for score in zip(*by_seed, strict=True))
         found.append(Site(name, client, fmean(known) if known else None, alone, ours, gain))
     return sorted(found, key=lambda site: -site.gain.mean)
@@ -226,8 +227,9 @@ def figures(study: Study, found: Sequence[Finding], folder: Path) -> list[Pictur
     return [Picture(path, text)]
 
 
-def _names(finding: Finding) -> Sequence[str]:
+def _names(finding: Finding) -> dict[int, str]:
+    run = next(iter(finding.ours.runs.values()))
     try:
-        return data_of(next(iter(finding.ours.runs.values())))[1].owners
+        return dict(enumerate(data_of(run)[1].owners))
     except UserError:  # the data is not here
-        return ()
+        return names_told(run.directory)

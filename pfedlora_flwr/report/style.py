@@ -81,12 +81,12 @@ def literal(names: Iterable[str], most: int = 32) -> list[str]:
 
 
 @cache
-def _fonts() -> list[str]:
+def fonts(own: str = "DejaVu Sans") -> list[str]:
     """The font of all figures, and those here that have the letters which it lacks."""
     from matplotlib.font_manager import get_font_names
 
     there = get_font_names()
-    return ["DejaVu Sans", *(name for name in _OTHER_LETTERS if name in there)]
+    return [own, *(name for name in _OTHER_LETTERS if name in there)]
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def drawing(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({**_SETTINGS, "font.family": _fonts()}):
+    with matplotlib.rc_context({**_SETTINGS, "font.family": fonts()}):
         figure = Figure(figsize=size, layout="constrained")
         FigureCanvasAgg(figure)
         yield figure, figure.subplots(rows, columns, squeeze=False, **options)

@@ -50,7 +50,17 @@ _SENT = ("parameters, full", "bytes, full", "parameters, paper", "whole run: par
 def all_tables(study: Study) -> list[Table]:
     """Every table; one without rows has nothing to say."""
     of_accuracy = (accuracy, accuracies, gains, countings.scores, countings.sampled)
-    others = (headline, held_out.table, privacy.table, audits, clients, tuning, missing)
+    others = (
+        headline,
+        held_out.table,
+        privacy.sent,
+        privacy.known,
+        privacy.table,
+        audits,
+        clients,
+        tuning,
+        missing,
+    )
     return [table(study) for table in (*of_accuracy, costs, errors, *others)]
 
 

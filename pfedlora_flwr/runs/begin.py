@@ -19,7 +19,7 @@ from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import LOOK, absolute, write_atomically
 from pfedlora_flwr.runs import code_copy
-from pfedlora_flwr.runs.budget import Budget, replaced, spent_by_lines
+from pfedlora_flwr.runs.budget import Budget, carry, counts_on, replaced, spent_by_lines
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.data_name import data_name
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -27,6 +27,7 @@ from pfedlora_flwr.runs.joining import check_join, membership
 from pfedlora_flwr.runs.layout import FILES, FOREIGN, OBSERVED, RESULT, RunFiles
 from pfedlora_flwr.runs.output import from_here, of_run
 from pfedlora_flwr.runs.provenance import read_about
+from pfedlora_flwr.runs.renewal import Renewal
 from pfedlora_flwr.runs.rows import Origin
 
 Flat = Mapping[str, object]
@@ -56,6 +57,11 @@ class Begin:
         return 0
 
     @property
+    def spent(self) -> Path | None:
+        """The record of privacy in which it goes on to count, if there is one."""
+        return self.run.dp_file if self.goes_on else None
+
+    @property
     def is_done(self) -> bool:
         """Whether all rounds are done: nothing will be trained."""
         return False
@@ -79,9 +85,35 @@ class Begin:
 
 
 class Fresh(Begin):
-    """In a directory of its own."""
+    """In a directory of its own, from nothing or from an earlier run's models (`start-from`)."""
+
+    @cached_property
+    def renewal(self) -> Renewal | None:
+        return Renewal.of(self.wanted)
+
+    @property
+    def after(self) -> int:
+        return self.renewal.after if self.renewal else 0
+
+    @property
+    def spent(self) -> Path | None:
+        if (
+            (begins := self.renewal)
+            and begins.old
+            and counts_on(begins.saved, self.wanted.experiment)
+        ):
+            return begins.old.dp_file
+        return None
+
+    def words(self) -> list[str]:
+        return self.renewal.words() if self.renewal else []
 
     def check(self) -> None:
+        if self.renewal:
+            self.renewal.check()
+        self._check_place()
+
+    def _check_place(self) -> None:
         run, path = self.run, str(self.run.path)
         inside = run.path.iterdir() if run.path.is_dir() else iter(())
         found = {p.name for p in inside if not any(p.match(foreign) for foreign in FOREIGN)}
@@ -108,7 +140,11 @@ class Fresh(Begin):
             e = run.experiment()
         run.clear(replaced(run.dp_file, spent_by_lines(e, run.visits()) if e else None))
         run.write_token()
-        run.write_config(self.config)
+        if (begins := self.renewal) and (old := begins.old):
+            carry(old.dp_file, begins.saved, old.visits(), run.dp_file, self.wanted.experiment)
+        if begins:
+            begins.hand_over(run, simulated=simulated)
+        run.write_config(self.config, last_round=self.after)  # last: now it can be resumed
 
 
 class Replace(Fresh):
@@ -208,6 +244,11 @@ class Without(Begin):
                 " part would change; only sites with data of their own can be forgotten, and a new"
                 " run has clients-held-out for clients that are not trained"
             )
+        if e.start_from:
+            raise UserError(
+                f"{told}, and {old.path} began from {e.start_from}, which may hold something of"
+                " this client: train that one without it, and begin from there"
+            )
         if e.fixes_clients:
             raise UserError(f"{told}; with {e.fixes_clients} begin a new run without its site")
         leave = f"resume=true and clients-left={self.client} lets it leave"
@@ -241,7 +282,7 @@ class Without(Begin):
     def is_begun(self) -> bool:
         """Whether the new directory holds this run already."""
         last = self.run.origins()[-1:] if self.run.holds_run else []
-        return [(o["run"], o["without"]) for o in last] == [(str(self.old.path), self.client)]
+        return [(o["run"], o.get("without")) for o in last] == [(str(self.old.path), self.client)]
 
     def words(self) -> list[str]:
         """What it keeps and what it costs."""

@@ -113,6 +113,30 @@ def replaced(path: Path, told: EarlierRun | None = None) -> bytes | None:
     return json.dumps({"earlier": earlier}).encode() if earlier else None
 
 
+def counts_on(was: Experiment, e: Experiment) -> bool:
+    """Whether what a run spends adds to what another has spent as further rounds of that would."""
+    return e.noises_rounds and was.dp == e.dp
+
+
+def carry(
+    path: Path,
+    was: Experiment,
+    visits: Iterable[VisitRow | FailedVisitRow],
+    here: Path,
+    e: Experiment,
+) -> None:
+    """Adds the record in `path`, of the run `was` from whose models `e` begins, to its own, `here`:
+    it counts on where the noise is the same, and else lists what the other has spent."""
+    before = read_record(here, _what(here)).get("earlier", [])
+    if counts_on(was, e) and path.exists():
+        record = read_record(path, _what(path)) | {"fingerprint": e.fingerprint()}
+    else:
+        record = json.loads(replaced(path, spent_by_lines(was, visits)) or b"{}")
+    earlier = [*before, *record.get("earlier", [])]
+    if earlier or record:
+        write_atomically(here, json.dumps(record | {"earlier": earlier}).encode())
+
+
 def spent_nothing(path: Path) -> bool:
     """Whether the record in `path`, if it is there, is of replaced runs alone. Raises UserError for
     a damaged one."""

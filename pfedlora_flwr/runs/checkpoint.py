@@ -64,7 +64,7 @@ class Counts:
 class Summed:
     """What a round's clients tell together. means: the fields of its line, of the clients in the
     sum; None where they were not evaluated. models: of their models' SHA-256 the sum, 64
-    hexadecimal digits."""
+    hexadecimal digits; empty with dp."""
 
     means: dict[str, float] | None
     models: str
@@ -134,6 +134,7 @@ class ServerState:
         """The client's model is this one now, and not evaluated. Its further predictors cannot be,
         but at a visit: they read what it received."""
         self.versions[client] = version
+        self.models.pop(client, None)  # where none is told, an older one is of another version
         if sha256 is not None:
             self.models[client] = sha256
         for evaluations in (self, self.before_last):
@@ -144,8 +145,9 @@ class ServerState:
     def take_sum(self, told: Summed) -> None:
         """Takes in what a round's clients tell together."""
         self.means = told.means or self.means
-        chained = self.models.get(SERVER, "") + told.models
-        self.models[SERVER] = hashlib.sha256(chained.encode()).hexdigest()
+        if told.models:
+            chained = self.models.get(SERVER, "") + told.models
+            self.models[SERVER] = hashlib.sha256(chained.encode()).hexdigest()
 
     def forget_evaluations(self, clients: Iterable[int]) -> None:
         """Clients that have left count in no mean any more."""

@@ -3,7 +3,8 @@ it, for messages, for `result.json` and for docs/privacy.md.
 
 Losses and operations are in neither: they are an exact multiple of n_k, which is not told.
 Accuracies of further predictors are not, either: these read what was received, so that whoever
-chooses that could ask for labels one by one."""
+chooses that could ask for labels one by one. Nor is a model's hash: whoever guesses the model, or
+the one record of it that is missing, would know that the guess is right."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _ANYWAY = frozenset(
     {"round", "client", "names", "model", "worker", "node", "lost", "seconds", "withheld"}
 )
 """What does not change with the tensors that were received, except for times."""
-_BESIDE_UPLOADS = FIGURES | {"counts", "model_sha256", "epsilon"}
+_BESIDE_UPLOADS = FIGURES | {"counts", "epsilon"}
 """What is told with `dp`, too, where the server reads the upload itself."""
 
 
@@ -60,4 +61,4 @@ def in_words(e: Experiment) -> str:
     rough = ", from which n_k follows roughly"
     if e.secagg.enabled:
         return f"seconds, {node}; where its node-config says scores=told, {figures}{rough}"
-    return f"{figures}{'' if e.noises_gradients else rough}, seconds, the hash of the model, {node}"
+    return f"{figures}{'' if e.noises_gradients else rough}, seconds, {node}"

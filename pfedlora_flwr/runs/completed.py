@@ -173,7 +173,7 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
         word = NO_BUDGET if by == "dp" else result["status"]
         return Missing("failed" if by == "observer" else word, f"{word}: {result['error']}", path)
     done = result["rounds"]
-    if rounds is not None and done < rounds:
+    if rounds is not None and done < rounds and "ended_early" not in result:
         return Missing(SHORTER, f"unfinished after round {done} of {rounds}", path)
     if rounds is not None and done > rounds:
         return Missing(EXTENDED, f"{EXTENDED} to {done} rounds, of {rounds} here", path)

@@ -30,14 +30,18 @@ def keep_sites(
     classes: Sequence[str],
     columns: Sequence[str],
     versions: Mapping[int, Mapping[str, str]],
+    names: Mapping[int, str],
 ) -> None:
     """Keeps which clients have told that their data is their own, its classes and columns, and
-    each client's versions."""
+    each client's versions and its site's name, which goes along to another number."""
     before = read_json(run.sites_file) or {}
     everyone = sorted({*before.get("own", []), *own})
-    told = {"own": everyone, "classes": [*classes], "columns": [*columns]}
+    told: dict[str, Any] = {"own": everyone, "classes": [*classes], "columns": [*columns]}
     known = {str(client): dict(of) for client, of in versions.items()}
     told["versions"] = before.get("versions", {}) | known
+    of = {str(client): name for client, name in names.items()}
+    gone = {c: name for c, name in before.get("names", {}).items() if name not in of.values()}
+    told["names"] = gone | of
     if (everyone or known) and told != before:
         write_atomically(run.sites_file, json.dumps(told).encode())
 

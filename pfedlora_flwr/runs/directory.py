@@ -17,7 +17,9 @@ from types import MappingProxyType
 import yaml
 from filelock import FileLock, Timeout
 
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.local import OWN
+from pfedlora_flwr.data.parts import Parts
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -115,7 +117,7 @@ class RunDirectory(RunFiles):
     def check_whole(self) -> None:
         """Raises UserError when files are gone that the run needs to go on, or that what it has
         done is told in."""
-        check_whole(self.checkpoints, self.rounds(), self.visits(), self.path)
+        check_whole(self.checkpoints, self.rounds(), self.visits(), self.path, self.begun_after)
         state = self.checkpoints.load()
         e = self.experiment() if state and state.versions else None
         if e and e.noises_rounds:
@@ -134,12 +136,12 @@ class RunDirectory(RunFiles):
             )
 
     def is_completed(self, experiment: Experiment) -> bool:
-        """Whether all rounds of the Experiment are done, and told."""
+        """Whether all rounds of the Experiment are done, and told, or the run ended before."""
         result = self.result()
         return (
             result is not None
             and result["status"] == "completed"
-            and result["rounds"] == experiment.rounds
+            and (result["rounds"] == experiment.rounds or "ended_early" in result)
         )
 
     # Writing
@@ -195,6 +197,13 @@ class RunDirectory(RunFiles):
         what it was."""
         self.check_partition(fingerprint)
         write_atomically(self._partition, fingerprint.encode())
+
+    def keep_rows(self, setup: Setup) -> None:
+        """Keeps whose rows a simulation's are, and their parts, for a run that begins from it."""
+        partition = setup.partition
+        Parts(self.parts_file).keep_all(setup.dataset.input_hashes, partition)
+        if partition.owners:
+            write_atomically(self.owners_file, json.dumps(partition.owners).encode())
 
     def append_round(self, row: RoundRow) -> None:
         append_rows(self._rounds, [row])

@@ -15,6 +15,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.layout import RunFiles
+from pfedlora_flwr.runs.site_names import client_of
 
 
 def check_join(run: RunFiles, saved: Experiment, clients: int) -> None:
@@ -49,7 +50,8 @@ def _recorded(run: RunFiles, config: RunConfig) -> tuple[str, str]:
     e, saved = config.experiment, run.experiment()
     joined, left = str(saved.clients_joined), str(saved.clients_left)
     gone = {client for _, client in saved.clients_left}
-    leaving = [(after, client) for after, client in e.clients_left if client not in gone]
+    said = [(after, str(client)) for after, client in e.clients_left if client not in gone]
+    leaving = [(after, k) for after, client in said if (k := client_of(run, client)) not in gone]
     if e.clients == saved.clients and not leaving:
         return joined, left
     last, told = run.last_round(), f"clients is {e.clients}"

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from pfedlora_flwr.config import parse, run_config
+from pfedlora_flwr.data.parts import OF_RUN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -27,6 +28,7 @@ from pfedlora_flwr.runs.rows import (
     Origin,
     Result,
     RoundRow,
+    StartedFrom,
     VisitRow,
 )
 from pfedlora_flwr.runs.standing import Standing
@@ -78,6 +80,9 @@ class RunFiles:
         self.unmasking_file = self.server / "unmasking.json"
         self.sites_file = self.server / "sites.json"
         self.origins_file = self.server / "origins.json"
+        self.start_file = self.server / "start.json"
+        self.parts_file = path / OF_RUN
+        self.owners_file = self.server / "owners.json"
         self.dp_file = self.server / "dp.json"
         self.hashes_file = self.server / HASHES
         self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / UPLOADS)
@@ -205,8 +210,22 @@ class RunFiles:
         return 0
 
     def origins(self) -> list[Origin]:
-        """The runs that it was begun from without a client, by round."""
+        """The runs whose sites' models it goes on from, each up to a round."""
         return read_json(self.origins_file) or []
+
+    def started_from(self) -> StartedFrom | None:
+        """What it began from, by `start-from`."""
+        return read_json(self.start_file)
+
+    @property
+    def begun_after(self) -> int:
+        """The round of an earlier run behind which its own rounds go on; 0: there is none."""
+        started = self.started_from()
+        return started["round"] if started else 0
+
+    def owners(self) -> list[str]:
+        """Whose samples its simulated clients have, by client, where the data says it."""
+        return read_json(self.owners_file) or []
 
     @property
     def partition(self) -> str | None:

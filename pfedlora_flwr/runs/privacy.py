@@ -70,7 +70,7 @@ _TWICE = (
 )
 _OF_RECORDS = (
     "dp: n_k, which weighs an upload; neighbours have the same number of records",
-    "dp: who failed, and why; accuracies and the hash are a model's that is trained without noise",
+    "dp: who failed, and why; accuracies, which are a model's that is trained without noise",
     "dp: the clients' own models, which are trained without noise, and what they predict",
     (
         "dp: several records of one person, whose ε add up, and all that the records of a client"
@@ -99,8 +99,18 @@ _NO_NOISE = "dp.noise is 0: there is clipping, and no differential privacy"
 
 def notes_of(e: Experiment) -> list[str]:
     """What a simulation of `e` is to say of its privacy before it begins, a line each."""
+    return [f"{name}: {SIMULATED}" for name in protections(e)]
+
+
+def read_by_server(told: Privacy) -> str:
+    """What the server of a run could read of its clients, by its result."""
+    return "a round's sum" if told["secagg"]["enabled"] else "each client's upload"
+
+
+def protections(e: Experiment) -> list[str]:
+    """The keys by which `e` hides something of its clients."""
     on = {"secagg.enabled": e.secagg.enabled, "dp": e.dp.enabled}
-    return [f"{name}: {SIMULATED}" for name, used in on.items() if used]
+    return [name for name, used in on.items() if used]
 
 
 def privacy_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -127,8 +128,12 @@ def _with_what_is_here(
     )
     if origins := run.origins():
         result["begun_from"] = [
-            {"run": o["run"], "without": o["without"], "round": o["round"]} for o in origins
+            {"run": o["run"], "without": o["without"], "round": o["round"]}
+            for o in origins
+            if "without" in o
         ]
+    if started := run.started_from():
+        result["started_from"] = started
     rows = run.rounds()
     if state is not None and rows:
         result = _with_measures(result, run, config, state, rows)
@@ -173,6 +178,7 @@ def _with_measures(
     found = {
         **result,
         "rounds": state.round,
+        **({"ended_early": True} if state.round < e.rounds and ends_early(e, rows) else {}),
         "accuracy": {
             "final": rows[-1]["accuracy"],
             **best.pop("accuracy"),
@@ -215,7 +221,7 @@ def _with_measures(
         "machine": {"nodes": dict(nodes)},
         **({"versions": told} if (told := versions_told(run)) else {}),
         "shared_sha256": shared_sha256(e, state),
-        "models_sha256": _over_clients(state.models),
+        **({"models_sha256": models_sha256(state)} if state.models else {}),
         "partition": run.partition,
         "data_notes": _data_notes(run, config),
         "refused": state.refused,
@@ -278,6 +284,16 @@ def best_round(e: Experiment, rows: list[RoundRow], score: str = "accuracy") -> 
         evaluated or over_all,
         key=lambda row: (validation_of(row, score), row["validation_accuracy"]),
     )
+
+
+def ends_early(e: Experiment, rows: list[RoundRow]) -> bool:
+    """Whether a run with these lines is to end, by `stop.patience`."""
+    if e.stop.patience is None or not rows:
+        return False
+    best = best_round(e, rows, e.stop.score)
+    since = [r for r in rows if r["round"] > best["round"] and e.evaluates(r["round"])]
+    told = math.isfinite(validation_of(best, e.stop.score))  # no site withholds it
+    return told and len(since) >= e.stop.patience
 
 
 def validation_of(row: Mapping[str, Any], score: str) -> float:

@@ -412,10 +412,22 @@ class Without(TypedDict):
     round: int  # the last round that was taken from there; 0: none
 
 
-class Origin(Without):
-    """The same with the name that the sites know that run by."""
+class Origin(TypedDict):
+    """A run whose sites' models another one goes on from."""
 
-    token: str
+    run: str
+    round: int  # the last round that was taken from there
+    token: str  # the name that the sites know it by
+    without: NotRequired[int]  # the client that the other one is begun without
+
+
+class StartedFrom(TypedDict):
+    """What a run began from (`start-from`)."""
+
+    place: str  # the earlier run's directory, or the file
+    method: str
+    round: int  # its last one; of a file 0
+    shared_sha256: str  # of the shared state with which this run began
 
 
 class Result(TypedDict):
@@ -442,6 +454,7 @@ class Result(TypedDict):
     # by client that left: the round after which it did; absent if none did
     left: NotRequired[dict[str, int]]
     begun_from: NotRequired[list[Without]]  # absent if the run was begun as a new one
+    started_from: NotRequired[StartedFrom]  # with `start-from`
     # whether --resume can continue it; false for a completed run, and if code or configuration
     # must be corrected first
     resumable: NotRequired[bool]
@@ -449,6 +462,7 @@ class Result(TypedDict):
     # by observer that failed since the last start: its first error; absent if none failed
     observers: NotRequired[dict[str, str]]
     rounds: NotRequired[int]  # completed rounds
+    ended_early: NotRequired[bool]  # true where stop.patience ended the run
     accuracy: NotRequired[Accuracy]
     # also `sensitivity@CLASS`, where the lines have it
     balanced_accuracy: NotRequired[Score]
@@ -469,7 +483,7 @@ class Result(TypedDict):
     # of the server's tensors (with sharing=none, of all clients' states): equal hashes, equal bits
     shared_sha256: NotRequired[str]
     # of the SHA-256 of all visited clients' models, in client order; with secagg of the sum of each
-    # round's
+    # round's; absent with dp, since a hash would confirm a guess of a model
     models_sha256: NotRequired[str]
     # fingerprint of the assignment of samples to clients and of their values; `own`
     # if nodes have their own data

@@ -19,6 +19,7 @@ from pfedlora_flwr.runs.layout import CONFIG, RunFiles
 from pfedlora_flwr.runs.lines import seconds_left
 from pfedlora_flwr.runs.records import check_told
 from pfedlora_flwr.runs.rows import Phase, Status
+from pfedlora_flwr.runs.site_names import names_told
 from pfedlora_flwr.runs.standing import Standing
 
 State = Literal["running", "killed", "unknown"] | Status
@@ -36,12 +37,15 @@ class ClientStatus(TypedDict):
     in_a_row: int  # those of them since its last admitted update
     refused: int  # those of them whose answer came and was refused
     reason: str | None  # of the last failure, in one line; null if there is none
+    # the name under which its node is registered; null if it has none, or the run hides its clients
+    site: str | None
 
 
 class NodeStatus(TypedDict):
     """A SuperNode in `pfedlora status --superlink NAME --json`, as Flower knows it."""
 
     number: int  # Flower's own
+    name: str  # under which it is registered; empty without one
     status: str  # online, offline or registered
     since: str  # when that began, in UTC
     key: str  # its key's fingerprint; empty without authentication
@@ -100,10 +104,13 @@ def status_of(run: RunFiles, state: State, reason: str | None, standing: Standin
     keys = run.saved_keys() if run.holds_run else {}
     doing, so_far, rounds = run.doing() or {}, standing.so_far, keys.get("rounds")
     left = gone_after(keys.get("clients-left", ""), so_far.round)
+    names = names_told(run)
     clients = {
         str(number): cast(
             ClientStatus,
-            {"round": client.round, "seen": standing.seen(number)} | asdict(client),
+            {"round": client.round, "seen": standing.seen(number)}
+            | asdict(client)
+            | {"site": names.get(number)},
         )
         for number, client in sorted(standing.clients.items())
         if number not in left

@@ -14,7 +14,8 @@ from flwr.app import Message
 from torch import Tensor
 
 from pfedlora_flwr.data.local import Site
-from pfedlora_flwr.data.partition import Indices, Split
+from pfedlora_flwr.data.source import Indices
+from pfedlora_flwr.data.split import Split
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.claim import Claim
@@ -28,6 +29,8 @@ NEUTRAL = "this site takes no part in it; the site's own log says why"
 """All that a server is told of a refusal or a failure where there is a policy: other lines may name
 columns, files or numbers of samples."""
 _FREE = {f.name for owner in (Report, Claim) for f in fields(owner)} | {wire.COUNT, "error", "name"}
+_ENOUGH = "enough"
+"""The field of `vouched`, which no node lets out."""
 _EMPTY = {"other_accuracies": "{}", "columns": "[]"}
 """What is told in the place of a field that must be there."""
 COSTS = {
@@ -48,8 +51,7 @@ def _free(policy: Policy) -> dict[str, bool]:
         "losses": out.losses,
         "samples": out.samples == "exact",
         "feature-names": out.feature_names,
-        # from scores by class the size of a small class follows within some rounds
-        "class-counts": out.class_counts == "each" and out.min_count == 1,
+        "class-counts": out.class_counts == "each",
     }
 
 
@@ -107,6 +109,17 @@ def limited_upload(policy: Policy, upload: Upload, labels: Tensor, rows: Sequenc
     return Upload(tensors, samples)
 
 
+def vouched(policy: Policy, validation: Tensor, test: Tensor) -> Config:
+    """What a client tells its own gate of the labels that it was evaluated on: the parts, by how
+    their scores begin, in which every class has enough samples. From scores by class the size of a
+    small class follows within some rounds."""
+    if not policy.file or policy.egress.min_count == 1:
+        return {}
+    sizes = {VALIDATION: torch.bincount(validation.cpu()), "": torch.bincount(test.cpu())}
+    least = policy.egress.min_count
+    return {_ENOUGH: json.dumps([part for part, n in sizes.items() if (n[n > 0] >= least).all()])}
+
+
 def limit(policy: Policy, reply: Message) -> str:
     """Takes out of a reply what may not leave; the reason where it says a failure, which becomes
     NEUTRAL. Raises UserError where nothing of it may leave."""
@@ -129,24 +142,34 @@ def _limited(policy: Policy, said: Mapping[str, Any]) -> Config:
     """The fields of a reply that leave."""
     least, free = policy.egress.min_count, _free(policy)
     if HELD_OUT in said:
-        if not all(free[rule] for rule in ("scores", "losses", "samples", "class-counts")):
+        told = ("scores", "losses", "samples", "class-counts")
+        if least > 1 or not all(free[rule] for rule in told):
             raise UserError("an adaptation tells scores and samples, which egress rules withhold")
         return dict(said)
     without = {rule for rule in free if "partition_id" in said and not free[rule]}
     free["scores"] &= not any(said.get(part, least) < least for part in ("validation", "test"))
     free["class-counts"] &= free["scores"]
+    enough = json.loads(str(said.get(_ENOUGH, "[]")))
     kept = Config()
     for name, value in said.items():
         rule = RULED.get(name, "")
-        if free.get(rule, name in _FREE) or value == _EMPTY.get(name):
+        leaves = free.get(rule, name in _FREE)
+        leaves &= name != "confusion" or least == 1  # its cells are counts
+        if leaves or value == _EMPTY.get(name):
             kept[name] = value
             continue
         without.add(rule)
         kept |= {name: _EMPTY[name]} if name in _EMPTY else {}
     if "scores" in kept:
-        told = json.loads(str(kept["scores"]))
-        without |= {_rule_of(score) for score in told if not free[_rule_of(score)]}
-        kept["scores"] = json.dumps({n: v for n, v in told.items() if free[_rule_of(n)]})
+        scores = json.loads(str(kept["scores"]))
+        parts = {n: VALIDATION if n.startswith(VALIDATION) else "" for n in scores}
+        stay = {
+            n
+            for n, part in parts.items()
+            if not free[_rule_of(n)] or (is_by_class(n) and least > 1 and part not in enough)
+        }
+        without |= {_rule_of(n) for n in stay}
+        kept["scores"] = json.dumps({n: v for n, v in scores.items() if n not in stay})
     without.discard("")
     return kept | ({WITHHELD: json.dumps(sorted(without))} if without else {})
 

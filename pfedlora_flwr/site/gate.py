@@ -93,7 +93,8 @@ def _answer(
     for why in policy.objections(config, asked, kind):
         raise UserError(why)
     upload = kind == wire.TRAIN and "token" in asked
-    before = log.left(context.run_id, policy, uploads=upload) if log else 0
+    token = str(asked.get("token", ""))
+    before = log.left(context.run_id, token, policy, uploads=upload) if log else 0
     reply = call_next(message, context)
     why = limit(policy, reply)
     size = 0 if reply.has_error() else wire.size_of(reply.content)
@@ -108,6 +109,7 @@ def _answer(
             *([f"dp of level {e.dp.level}"] if e.dp.enabled else []),
         ],
         "upload": upload,
+        **({"token": token} if token else {}),
     }
     if why:
         more["refused"] = why

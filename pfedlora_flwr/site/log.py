@@ -66,9 +66,10 @@ class Log:
                 before = line["hash"]
                 yield line
 
-    def left(self, run: int, policy: Policy, *, uploads: bool) -> int:
-        """The bytes that have left for the run. Raises UserError where it has had what it may:
-        bytes, a place among the runs of 24 hours or, where it asks for one, uploads."""
+    def left(self, run: int, token: str, policy: Policy, *, uploads: bool) -> int:
+        """The bytes that have left for the run: for Flower's run of this number, and for those of
+        this token, which a resumed one keeps. Raises UserError where it has had what it may: bytes,
+        a place among the runs of 24 hours or, where it asks for one, uploads."""
         most, rounds, day = policy.bytes, policy.rounds, policy.runs_a_day
         if (most, rounds, day) == (None, None, None):
             return 0
@@ -77,7 +78,7 @@ class Log:
         for line in self.lines():
             if "refused" not in line:
                 recent |= {line["run"]} if line["time"] > time.time() - _DAY else set()
-                if line["run"] == run:
+                if line["run"] == run or (token and line.get("token") == token):
                     sent += bool(line["upload"])
                     size += line["bytes"]
         if most is not None and size >= most:

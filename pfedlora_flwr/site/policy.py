@@ -22,7 +22,15 @@ from pfedlora_flwr.methods import registry
 
 POLICY = "policy"
 """The key of a node-config that names the file."""
-NODE_KEYS = (*permissions.NODE_KEYS, "secagg", "scores", "dp", "epsilon-cap", "runs-cap")
+NODE_KEYS = (
+    *permissions.NODE_KEYS,
+    "secagg",
+    "scores",
+    "dp",
+    "epsilon-cap",
+    "runs-cap",
+    "start-from",
+)
 """The rules that a node-config may hold itself."""
 _HOURS = re.compile(r"([01]?\d|2[0-3])-([01]?\d|2[0-4])")
 LEAST = 3
@@ -73,6 +81,11 @@ class Policy(Section):
     hours: str = key("", "local hours in which messages are answered, as 20-6; empty: all")
     methods: Listed[str] | None = key(None, "methods that may run; auto: all", form=_NAMES)
     models: Listed[str] | None = key(None, "models that may be trained; auto: all", form=_NAMES)
+    start_from: str = key(
+        "part",
+        "what a run may send that begins from models of an earlier one. part: of what that sent",
+        choices=("part", "any"),
+    )
     adapt: bool = key(True, "whether models are adapted for held-out clients")
     evaluate: bool = key(True, "whether models are evaluated outside a visit")
     audit: bool = key(True, "whether the server may keep uploads (audit.uploads)")

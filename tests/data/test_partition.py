@@ -12,8 +12,9 @@ import pytest
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.datasets import Dataset, load
-from pfedlora_flwr.data.partition import Partition, few, make_partition, split_8_1_1
+from pfedlora_flwr.data.partition import Partition, few, make_partition
 from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.data.split import stratified
 from tests.grown import Grown
 
 
@@ -135,7 +136,7 @@ def test_8_1_1_by_hand() -> None:
     """20 samples of class 0 and 10 of class 1, ordered by class: places 8 and 18 and 28 are
     validation, 9, 19 and 29 test."""
     labels = np.array([0] * 20 + [1] * 10)
-    split = split_8_1_1(labels, np.arange(30), seed=0, client=0)
+    split = stratified(labels, np.arange(30), seed=0, client=0)
     assert sorted(labels[split.train]) == [0] * 16 + [1] * 8
     assert sorted(labels[split.validation]) == [0, 0, 1]
     assert sorted(labels[split.test]) == [0, 0, 1]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.local import Site, forget
-from pfedlora_flwr.data.partition import Split, split_8_1_1
 from pfedlora_flwr.data.parts import Parts
+from pfedlora_flwr.data.split import Split, stratified
 from pfedlora_flwr.errors import UserError
 
 
@@ -20,7 +20,7 @@ def drawn(file: Path, hashes: list[int], labels: list[int], client: int = 0) -> 
     """A month's split of a site's rows."""
     parts, own = Parts(file), np.array(hashes, np.uint64)
     known = parts.known(own)
-    split = split_8_1_1(np.array(labels), np.arange(len(own)), 3, client, known)
+    split = stratified(np.array(labels), np.arange(len(own)), 3, client, known)
     parts.keep(own, split)
     return split
 
@@ -64,7 +64,7 @@ def test_a_row_keeps_its_part_through_renewals(
 def test_new_rows_are_divided_as_all_are(tmp_path: Path) -> None:
     first = drawn(tmp_path / "p.npz", [*range(50)], [0] * 50)
     assert [len(first.train), len(first.validation), len(first.test)] == [40, 5, 5]
-    fresh = split_8_1_1(np.zeros(50, int), np.arange(50), 3, 0)
+    fresh = stratified(np.zeros(50, int), np.arange(50), 3, 0)
     assert np.array_equal(first.train, fresh.train), "without a memory nothing changes"
     grown = drawn(tmp_path / "p.npz", [*range(75)], [0] * 75)
     assert [len(grown.train), len(grown.validation), len(grown.test)] == [61, 7, 7]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -20,6 +21,7 @@ from tests.deployment.paced import GATES
 from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.test_joining import KEYS, OwnData, places, sites
 from tests.test_life import with_a_new_class
+from tests.test_renew import own
 
 __all__ = ["sites"]
 pytestmark = [pytest.mark.deployment, pytest.mark.timeout(1800)]
@@ -181,3 +183,40 @@ def test_a_federation_is_trained_anew_without_a_site(
         [client] = [client for client, place in data.items() if place == node["dataset"]]
         held = load_trained(Path(node["state-path"]) / new.token, client).sha256
         assert held == tensors_sha256(tensors_of(plain.models[client])), f"client {client}"
+
+
+def test_a_federation_is_renewed_twice_under_masks(
+    tmp_path: Path, sites: list[dict[str, Any]]
+) -> None:
+    """Its data grow, and one site moves to another machine with its state-path."""
+    told: list[dict[str, Any]] = []
+    with Life(tmp_path) as federation:
+        federation.start_superlink()
+        nodes, keys = sites[:3], {"method": "fedavg", "secagg.enabled": True, "clients": 3}
+        for month in range(3):
+            for place, node in enumerate(nodes):
+                own(node, 60 + 20 * month, first=400 * place)
+                if not month:
+                    federation.start_node(place, **node)
+            federation.output = tmp_path / f"month{month}"
+            more = {"start-from": tmp_path / f"month{month - 1}"} if month else {}
+            told.append(federation.go(rounds=2 * month + 2, **keys, **more))
+            if not month:
+                federation.stop_node(1)
+                moved = tmp_path / "moved"
+                Path(nodes[1]["state-path"]).rename(moved)
+                nodes[1] = nodes[1] | {"state-path": str(moved)}
+                federation.start_node(1, **nodes[1])
+        federation.output = tmp_path / "anew"
+        anew = federation.go(rounds=2, **keys)
+    for before, after in pairwise(told):
+        assert after["started_from"]["shared_sha256"] == before["shared_sha256"]
+        assert after["started_from"]["round"] == before["rounds"]
+        assert after["lost"] == 0
+    renewed, fresh = (result["accuracy"]["final"] for result in (told[-1], anew))
+    print(f"accuracy: renewed twice {renewed:.3f}, anew with as many rounds a month {fresh:.3f}")
+    assert renewed > fresh
+    tokens = [RunDirectory(tmp_path / f"month{month}").token for month in range(3)]
+    for node in nodes:
+        [*kept] = [p.name for p in Path(node["state-path"]).iterdir() if p.name in tokens]
+        assert sorted(kept) == sorted(tokens), "no site began anew"

@@ -264,7 +264,7 @@ def test_what_the_servers_variable_allows_runs_there(
 ) -> None:
     monkeypatch.setenv(VARIABLE, f"output-root='{place}' data-root={place} allow-code='a b'")
     keys = {"dataset": f"csv:{place}/secret/own.csv", "output": f"{place}/run"}
-    assert "no attribute 'get_node_ids'" in server(keys), "it has begun, without nodes"
+    assert "no attribute 'get_nodes'" in server(keys), "it has begun, without nodes"
     assert (place / "run" / "config.yaml").exists()
     assert "allows a b: set allow-code='trap_of_a_run'" in server({"method": f"{TRAP}:go"})
     for wrong, why in {"allow-cod=a": "names 'allow-cod'", "a='": "cannot be read"}.items():

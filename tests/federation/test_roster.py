@@ -43,7 +43,10 @@ class Grid:
         self.asked: list[int] = []
         self.replies: list[Message] = []
 
-    def get_node_ids(self) -> Iterable[int]:
+    def get_nodes(self) -> Iterable[Any]:
+        return [SimpleNamespace(node_id=node, name="") for node in self.nodes]
+
+    def get_node_ids(self) -> Iterable[int]:  # of a simulation's
         return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from flwr.app import Context, Message, RecordDict
@@ -31,8 +33,8 @@ class Grid:
         self.silent = silent  # a client that answers nothing but who it is
         self.replies: list[Message] = []
 
-    def get_node_ids(self) -> Iterable[int]:
-        return range(10, 10 + self.clients)
+    def get_nodes(self) -> Iterable[Any]:
+        return [SimpleNamespace(node_id=10 + k, name="") for k in range(self.clients)]
 
     def push_messages(self, messages: Iterable[Message]) -> None:
         for message in messages:

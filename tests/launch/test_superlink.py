@@ -127,7 +127,9 @@ def test_doctor_tells_a_certificate_that_ends_soon_and_nodes_that_are_offline(
 ) -> None:
     """Both have the exit code of what is to be mended, and do not keep a run from starting."""
     monkeypatch.setattr(superlink, "_SOON", 60)
-    found = [superlink.Node(k, status, "now", "") for k, status in enumerate(["online", "offline"])]
+    found = [
+        superlink.Node(k, "", status, "now", "") for k, status in enumerate(["online", "offline"])
+    ]
     monkeypatch.setattr(doctor, "nodes_of", lambda connection: found)
     with server(certificates / "good") as port:
         connect(write, f"127.0.0.1:{port}", root=certificates / "good" / "ca.crt")

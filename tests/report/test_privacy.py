@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pfedlora_flwr.commands.display import summary
 from pfedlora_flwr.report import privacy
@@ -29,7 +32,7 @@ def private(folder: Path, seed: int = 0, **dp: Any) -> Path:
     """A run that has spent so much."""
     make_run(folder, [0.1, 0.9], [0.9, 0.9], method="pfedlora", seed=seed)
     file = folder / "result.json"
-    told = {"privacy": {"secagg": {}, "dp": DP | dp, "not_covered": []}}
+    told = {"privacy": {"secagg": {"enabled": False}, "dp": DP | dp, "not_covered": []}}
     file.write_text(json.dumps(json.loads(file.read_text()) | told))
     return folder
 
@@ -90,3 +93,63 @@ def test_what_replaced_runs_spent_is_listed_as_far_as_it_is_known(tmp_path: Path
     assert row["earlier runs"] == (
         "ε not known, record ε=1.5 at δ=1e-05, record ε not known, record ε=∞ at δ=1e-05"
     )
+
+
+MASKED: dict[str, Any] = {
+    "privacy": {"secagg": {"enabled": True}, "dp": None, "not_covered": ["x"]}
+}
+
+
+@pytest.mark.parametrize(
+    ("told", "keys", "table", "said"),
+    [
+        ({"communication": {"bytes_up": 3_400_000}}, {}, "sent", "3.4"),
+        ({"communication": {"bytes_up": 0}}, {}, "sent", "nothing"),
+        ({}, {}, "sent", "LoRA-style adapter|adapter"),
+        ({}, {}, "sent", "each client's upload"),
+        (MASKED, {}, "sent", "a round's sum"),
+        (
+            {"privacy": {"secagg": {"enabled": False}, "dp": DP, "not_covered": []}},
+            {},
+            "sent",
+            "ε = 2.346 of a client",
+        ),
+        ({}, {"split.shares": "6,2,2"}, "known", "6:2:2 for training, validation and tests"),
+        ({}, {}, "known", "8:1:1 for training, validation and tests, by chance, stratified"),
+        ({"joined": {"3": 2}}, {}, "known", "client 3 joined after round 2"),
+        ({"left": {"1": 4}}, {}, "known", "client 1 left after round 4"),
+        (
+            {"begun_from": [{"run": "r", "without": 2, "round": 1}]},
+            {},
+            "known",
+            "without client 2 after",
+        ),
+        (
+            {"started_from": {"place": "/a/april", "method": "fedavg", "round": 9}},
+            {},
+            "known",
+            "april, fedavg after round 9",
+        ),
+        ({}, {"secagg.enabled": True}, "known", "seconds, what a node says of itself"),
+        (MASKED, {}, "known", "not covered.*x"),
+    ],
+    ids=str,
+)
+def test_every_statement_comes_from_a_field(
+    tmp_path: Path, told: dict[str, Any], keys: dict[str, Any], table: str, said: str
+) -> None:
+    """And is not made where the field is not so."""
+    plain = {"privacy": {"secagg": {"enabled": False}, "dp": None, "not_covered": ["y"]}}
+    texts = []
+    for place, (more, own) in enumerate((({}, {}), (told, keys))):
+        folder = tmp_path / str(place) / "run"
+        make_run(folder, [0.1, 0.9], [0.9] * 3, method="pfedlora", **own)
+        file = folder / "result.json"
+        result = json.loads(file.read_text()) | plain
+        for name, value in more.items():
+            result[name] = {**result[name], **value} if name == "communication" else value
+        file.write_text(json.dumps(result))
+        study = load([folder])
+        texts.append(next(t for t in all_tables(study) if t.name == table).markdown())
+    assert re.search(said, texts[1])
+    assert bool(re.search(said, texts[0])) is not bool(told or keys)

@@ -15,7 +15,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from pfedlora_flwr.data.local import forget
-from pfedlora_flwr.data.partition import Partition, Split
+from pfedlora_flwr.data.partition import Partition
+from pfedlora_flwr.data.split import Split
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.report import data_figures, figures, opening, style, write
 from pfedlora_flwr.report.data_figures import names_height

@@ -18,6 +18,7 @@ from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.policy import Policy, held
+from pfedlora_flwr.training.metrics import BESIDE_ACCURACY
 from tests.plain import Plain
 from tests.site.test_policy import BASE, DP, MASKS, Node, instruction
 
@@ -97,9 +98,14 @@ FIELDS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
         {"verdict.score": "sensitivity@7", "scores.by-class": True},
         {"ece", "log_loss", "validation_ece", "validation_log_loss"},
     ),
-    "scores of small classes": (
+    "scores of large classes": (
         "research",
         {"scores.by-class": True},
+        {part + score for part in ("", "validation_") for score in BESIDE_ACCURACY},
+    ),
+    "scores of small classes": (
+        "research",
+        {"scores.by-class": True, "partition.kind": "dirichlet"},
         {"ece", "log_loss", "validation_ece", "validation_log_loss"},
     ),
     "log-losses": ("plant-without-losses", {}, {"ece", "validation_ece"}),

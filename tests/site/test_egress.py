@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,9 @@ from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods import registry
+from pfedlora_flwr.runs.accountant import epsilon
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.status import find_status
 from pfedlora_flwr.site import egress
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
@@ -93,15 +97,19 @@ def some_rules(draw: random.Random) -> Rules:
     }
 
 
+NONE: Mapping[int, str] = MappingProxyType({})
+
+
 def federate(
-    folder: Path, rules: list[Rules], keys: Mapping[str, Any], top: str = ""
+    folder: Path, rules: list[Rules], keys: Mapping[str, Any], more: Mapping[int, str] = NONE
 ) -> list[tuple[int, Message]]:
     """A run of sites with these policies, None: without; all replies as they travel, with their
-    sites."""
+    sites. more: further rules, by site."""
     nodes = []
     for k, one in enumerate(rules):
         (folder / f"{k}.toml").write_text(
-            f"{top}\n[egress]\n" + "".join(f"{n} = {json.dumps(v)}\n" for n, v in one.items())
+            f"{more.get(k, '')}\n[egress]\n"
+            + "".join(f"{n} = {json.dumps(v)}\n" for n, v in one.items())
         )
         home = {"partition-id": k, "state-path": str(folder / str(k))}
         nodes.append(home | ({"policy": str(folder / f"{k}.toml")} if one else {}))
@@ -125,7 +133,7 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any, client: int) -> I
         yield from [] if reply.error.reason == NEUTRAL else [f"a line: {reply.error.reason}"]
         return
     content, least, split = reply.content, rules["min-count"], site.split
-    step, by_class = rules["step"], rules["class-counts"] == "each" and least == 1
+    step, by_class = rules["step"], rules["class-counts"] == "each"
 
     def told(size: int) -> int:
         whole = {"rounded": size // step * step, "capped": min(size, rules["cap"])}
@@ -138,7 +146,7 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any, client: int) -> I
     said = wire.told_in(content) or {}
     allowed = ALWAYS | ({"loss", "losses"} if rules["losses"] else set())
     if rules["scores"] == "each" and min(sizes.values()) >= least:
-        allowed |= SCORES | ({"confusion"} if by_class else set())
+        allowed |= SCORES | ({"confusion"} if by_class and least == 1 else set())
     if rules["feature-names"] or said.get("columns") == "[]":
         allowed |= {"columns"}
     if said.get("other_accuracies") == "{}":
@@ -150,7 +158,10 @@ def wrong_in(reply: Message, rules: Rules, site: Site, e: Any, client: int) -> I
         if said.get(part, size) != size:
             yield f"{part} is {said[part]}"
     for name in json.loads(said.get("scores", "{}")):
-        if not by_class and not name.endswith(("log_loss", "ece")):
+        rows = taken.split.validation if name.startswith("validation_") else taken.split.test
+        of_class = np.bincount(site.dataset.labels[rows])
+        enough = by_class and (of_class[of_class > 0] >= least).all()
+        if not enough and not name.endswith(("log_loss", "ece")):
             yield f"the score {name}"
         if not rules["losses"] and name.endswith("log_loss"):
             yield f"the loss {name}"
@@ -247,6 +258,26 @@ MUTANTS: dict[str, tuple[Rules, dict[str, Any], str]] = {
 }
 
 
+def test_scores_that_weigh_classes_alike_leave_where_every_class_has_enough_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: dict[str, Any] = {"partition.kind": "iid", "dataset": "synthetic:2000"}
+    keys |= {"method": "fedavg", "scores.by-class": True, "rounds": 1}
+    rules = [OPEN | {"min-count": least} for least in (2, 3, 2, 30, 30, 30)]
+    (tmp_path / "a").mkdir()
+    told = [
+        len(json.loads(said["scores"]))
+        for _, reply in federate(tmp_path / "a", rules, keys)
+        if "scores" in (said := wire.told_in(reply.content) or {})
+    ]
+    assert {*told} == {12, 8, 4}, "all, those of one part, and none"
+    assert all_wrong(tmp_path / "b", rules, keys) == []
+    monkeypatch.setattr(
+        "pfedlora_flwr.federation.client.vouched", lambda *_: {"enough": '["", "validation_"]'}
+    )
+    assert "the score balanced_accuracy" in all_wrong(tmp_path / "c", rules, keys)
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_rule_switched_off_turns_the_property_red(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -284,3 +315,34 @@ def test_a_run_goes_on_without_what_some_sites_withhold_and_says_so(
     entries = [*Log(tmp_path / "0").lines()]
     assert [entry["method"] for entry in entries] == ["fedavg"] * len(entries)
     assert sum(entry["upload"] for entry in entries) == 3
+
+
+CAPS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "epsilon-cap": (
+        f"epsilon-cap = {epsilon(5.0, 2, 1e-5) + 0.01}",
+        {"dp.clip": 0.3, "dp.noise": 5.0},
+        "epsilon-cap is set here, and this visit would exceed it: this node steps out",
+    ),
+    "bytes": ("bytes = 6_000_000", {}, "bytes is 6000000 here, and"),
+}
+
+
+@pytest.mark.parametrize("name", CAPS)
+def test_a_site_at_its_cap_in_mid_run_steps_out_and_the_others_go_on_to_the_end(
+    name: str, tmp_path: Path
+) -> None:
+    rule, keys, line = CAPS[name]
+    keys = keys | {"method": "fedavg", "rounds": 4, "min-success": 0.6, "models": "cnn5"}
+    federate(tmp_path, [OPEN] * SITES, keys, {2: rule})
+    rounds = [json.loads(text) for text in (tmp_path / "run" / "rounds.jsonl").open()][1:]
+    assert [2 in row["admitted"] for row in rounds] == [True, True, False, False]
+    assert all({*row["admitted"]} >= {0, 1, 3, 4, 5} for row in rounds)
+    lines = [json.loads(text) for text in (tmp_path / "run" / "clients.jsonl").open()]
+    told = {(row["client"], row["reason"]) for row in lines if row["status"] == "failed"}
+    assert told == {(2, NEUTRAL)}
+    entries = [*Log(tmp_path / "2").lines()]
+    assert [line in entry.get("refused", "") for entry in entries if entry["kind"] == "train"] == [
+        *(False, False, True, True, True, True)  # each round asks once more
+    ]
+    status = find_status(RunDirectory(tmp_path / "run"))
+    assert (status["state"], status["per_client"]["2"]["reason"]) == ("completed", NEUTRAL)

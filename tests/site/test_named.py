@@ -1,23 +1,40 @@
-"""Sites by their registered names: who is asked, and who is sent nothing."""
+"""Sites by their registered names: who is asked, who is sent nothing, and where names stand for
+numbers."""
 
 from __future__ import annotations
 
+import io
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from pfedlora_flwr import config
+from pfedlora_flwr.commands.start_run import start
+from pfedlora_flwr.commands.status import show
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.flower_compat import be_task
 from pfedlora_flwr.federation.roster import Roster
+from pfedlora_flwr.launch.local import LocalGrid
+from pfedlora_flwr.report.write import write_report
+from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.site_names import client_of, names_told
+from pfedlora_flwr.runs.status import find_status
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
 from scripts.certificates import make as make_certificates
 from tests.deployment.processes import Federation
 from tests.federation.test_roster import Grid, client
+from tests.report.made import make_run
+from tests.test_joining import serve, sites
+
+__all__ = ["sites"]  # a fixture
+EVIL = "](http://x) <b>\x1b[31m|"
+"""A name under which anyone could register a node."""
 
 
 def named(names: dict[int, str], **nodes: Any) -> Any:
@@ -54,9 +71,132 @@ def test_names_that_tell_no_nodes_apart_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="sites is a,b, and no connected node has a name"):
         roster_of(without, tmp_path, "a", "b").refresh()
     assert not without.asked
-    for sites in ("a,a", "a", "a,b,c"):
+    for named_sites in ("a,a", "a", "a,b,c"):
         with pytest.raises(UserError, match="allowed: as many different names as clients, which"):
-            config.run_config({"clients": 2, "sites": sites})
+            config.run_config({"clients": 2, "sites": named_sites})
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("2", 2),
+        ("north", 0),
+        ("nort", "'nort' is no site of .*; did you mean 'north'"),
+        ("x", "'x' is no site of .*; allowed: a client's number, or 'north', '0', 'west', 'west'"),
+        ("0", "'0' means client 0 and client 1 of"),
+        ("west", "'west' means client 2 and client 3 of"),
+        ("", "'' is no site of"),
+    ],
+)
+def test_a_name_or_a_number_means_one_client_or_a_line(
+    said: str, found: int | str, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path)
+    run.server.mkdir()
+    run.sites_file.write_text('{"names": {"0": "north", "1": "0", "2": "west", "3": "west"}}')
+    if isinstance(found, int):
+        assert client_of(run, said) == found
+        return
+    with pytest.raises(UserError, match=found) as failure:
+        client_of(run, said)
+    assert "\n" not in str(failure.value)
+
+
+class Named(LocalGrid):
+    """Its nodes are registered by the names of their state-paths; one is called EVIL."""
+
+    def get_nodes(self) -> Any:
+        of = {n: Path(str(c.node_config["state-path"])).name for n, c in self._contexts.items()}
+        return [
+            SimpleNamespace(node_id=n, name=EVIL if name == "state0" else name)
+            for n, name in of.items()
+        ]
+
+
+def shown(run: RunDirectory) -> str:
+    """`pfedlora status`."""
+    out = Console(file=io.StringIO(), width=200)
+    show(find_status(run), out, as_json=False)
+    return str(out.file.getvalue())  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_names_stand_for_numbers_where_sites_leave_and_in_status_and_report(
+    tmp_path: Path, sites: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.test_joining.LocalGrid", Named)
+    run, keys = RunDirectory(tmp_path / "run"), {"participation": 1.0}
+    serve(run.path, sites[:3], **keys)
+    serve(run.path, sites, resume=True, rounds=3, **keys)
+    names = names_told(run)
+    assert [*sorted(names.values())] == ["](http://x) <b> [31m|", "state1", "state2", "state3"]
+    [one, last] = (k for k, name in names.items() if name in ("state1", "state3"))
+    again = {"resume": True, "clients": 4, "rounds": 5, **keys}
+    for wrong, line in (
+        ("state9", "did you mean 'state"),
+        (f"state1,{one}", "each of the clients"),
+    ):
+        with pytest.raises(UserError, match=line):
+            serve(run.path, sites, **again | {"clients_left": wrong})
+    there = [sites[k] for k in (0, 2, 3)]
+    result = serve(run.path, there, **again | {"clients_left": "state1"})
+    assert (result["joined"], result["left"]) == ({str(last): 2}, {str(one): 3})
+    assert str(run.experiment().clients_left) == f"3:{one}", "numbers stay underneath"
+
+    assert "state2" in shown(run)
+    assert "\x1b" not in shown(run)
+    report = tmp_path / "report"
+    write_report([run.path], report)
+    rows = (report / "clients.csv").read_text().splitlines()
+    assert rows[0].startswith("site,client,model")
+    assert rows[0].endswith("accuracy,joined after round,left after round")
+    assert [row.split(",")[-2:] for row in rows if row.startswith("state3")] == [["2", "–"]]
+    assert [row.split(",")[-2:] for row in rows if row.startswith("state1")] == [["–", "3"]]
+    for file in ("report.html", "report.md"):
+        text = (report / file).read_text()
+        assert "&lt;b" in text
+        assert "<b> [31m" not in text
+        assert "](http" not in text or file.endswith("html")
+
+    out, options = Console(file=io.StringIO(), width=300), ["resume=true", f"output={run.path}-2"]
+    assert start(str(run.path), options, out, out, dry_run=True, without="state3") == 0
+    assert f"client {last} first took part in round 3" in out.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_a_run_that_hides_its_clients_keeps_and_tells_no_name(
+    tmp_path: Path,
+    sites: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("tests.test_joining.LocalGrid", Named)
+    caplog.set_level("INFO", "pfedlora_flwr")
+    masks = {"method": "fedavg", "secagg.enabled": True, "secagg.max-samples": 100}
+    names = {"sites": "state1,state2,state3", "participation": 1.0}
+    serve(tmp_path / "hidden", sites[1:], **masks, **names)
+    serve(tmp_path / "open", sites[1:], rounds=1, **names)
+    files = [f for f in (tmp_path / "hidden").rglob("*") if f.is_file() and f.suffix != ".yaml"]
+    assert not [f for f in files if b"state1" in f.read_bytes()]
+    assert names_told(RunDirectory(tmp_path / "hidden")) == {}
+    assert caplog.text.count("is site state1") == 1, "in the open run alone"
+
+
+@pytest.mark.slow
+def test_rows_of_a_comparison_and_its_sentence_name_sites(tmp_path: Path) -> None:
+    for seed in range(3):
+        for method, scores in (("standalone", [0.5, 0.6]), ("fedavg", [0.7, 0.4 + seed / 100])):
+            keys = {"method": method, "seed": seed, "models": "cnn5", "partition": "own"}
+            run = RunDirectory(tmp_path / f"{method}-{seed}")
+            make_run(run.path, [0.1, 0.6], scores, **keys)
+            run.server.mkdir()
+            run.sites_file.write_text(json.dumps({"own": [0, 1], "names": {"0": "n", "1": EVIL}}))
+    written = write_report([tmp_path], tmp_path / "report")
+    assert (written.folder / "sites.csv").read_text().splitlines()[1].startswith("n,")
+    assert "the worst one then is ](http://x) <b> [31m|, with" in written.verdict
+    for name in ("report.md", "report.html"):
+        text = (written.folder / name).read_text()
+        assert ("](http://x)" in text, "<b> [" in text) == (name.endswith("html"), False)
 
 
 @pytest.mark.deployment

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,14 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.messages import Instruction, written
 from pfedlora_flwr.launch.local import LocalGrid
+from pfedlora_flwr.report import pdf
+from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.accountant import epsilon
-from pfedlora_flwr.site import policy as policies
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
 from pfedlora_flwr.site.policy import Policy, check_file
 
+PAGE = Path(__file__).parents[2] / "docs" / "site.md"
 BASE: dict[str, Any] = {
     "clients": 3,
     "rounds": 2,
@@ -75,8 +79,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "dp of another level": ('dp = "record"', DP, "dp of level record is demanded here"),
     "epsilon-cap": ("epsilon-cap = 3.0", {}, "epsilon-cap is demanded here"),
     "methods": ('methods = ["fedrep"]', {}, "methods here are fedrep, and this run's is fedavg"),
-    "models": ('models = ["cnn5"]', {}, "models here are cnn5, and this run's are tests.methods"),
-    "rounds": ("rounds = 1", {}, "rounds is 1 here, and 2 in this run"),
+    "models": ('models = ["cnn1"]', {"models": "cnn5"}, "models here are cnn1, and this run's are"),
+    "rounds": ("rounds = 1", {"rounds": 2}, "rounds is 1 here, and 2 in this run"),
     "audit": ("audit = false", {"audit.uploads": True}, "audit is false here"),
     "code": ('allow-code = ""', {"method": "os:system"}, "is code, of which this node allows"),
     "data": ('data-root = "/srv"', {"dataset": "csv:/etc/passwd"}, "allows files below its data-"),
@@ -88,26 +92,40 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "class rows": ("[egress]\nmin-count = 5", {"method": "fedridge"}, "egress.min-count is set"),
     "sums": ('[egress]\nclass-counts = "rounded"', {"method": "fedncm"}, "are exact sums"),
     "scores in a sum": ('[egress]\nscores = "none"', MASKS, "a masked sum holds scores"),
-    "few samples": ("[egress]\nmin-count = 1000", {}, ""),
+    "few samples": (
+        "[egress]\nmin-count = 1000",
+        {"models": "cnn5"},
+        "egress.min-count is 1000 here",
+    ),
 }
+
+
+def refused(name: str, folder: Path) -> tuple[Node, str]:
+    """A node that has refused this attempt, and its row in docs/site.md."""
+    text, keys, _ = REFUSED[name]
+    allowed = "" if "allow-code" in text else 'allow-code = "tests.methods.narrow"\n'
+    node, train = Node(folder, allowed + text), None
+    if name == "few samples":
+        state = client_app_state()
+        train = wire.train_message(2, 1, state, instruction(names=[*state]), 60)
+    assert node.ask(keys, train) == NEUTRAL
+    asked = {k: v for k, v in (keys or {"method": "fedavg"}).items() if k != "secagg.max-samples"}
+    words = " ".join(f"{k}={str(v).lower() if v is True else v}" for k, v in asked.items())
+    rule = text.replace("[egress]\n", "egress.")
+    return node, f"| `{rule}` | `{words}` | {node.log()[0]['refused']} |"
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_each_rule_refuses_its_run_before_data_are_read_and_tells_why_at_the_site_alone(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, keys, line = REFUSED[name]
+    _, keys, line = REFUSED[name]
     if name not in ("few samples", "data"):  # permissions are asked where data would be opened
         read = "pfedlora_flwr.data.local.Site.find"
         monkeypatch.setattr(read, lambda *_: pytest.fail("data were read"))
-    allowed = "" if "allow-code" in text else 'allow-code = "tests.methods.narrow"\n'
-    node = Node(tmp_path, allowed + text)
-    if name == "few samples":
-        train = wire.train_message(2, 1, {}, instruction(), 60)
-        assert node.ask(keys, train) == NEUTRAL
-        return
-    assert node.ask(keys) == NEUTRAL
+    node, row = refused(name, tmp_path)
     assert line in node.log()[0]["refused"]
+    assert row in PAGE.read_text(), "see `python -m tests.site.test_policy`"
     node.file.write_text('allow-code = "tests.methods.narrow"')
     if "csv" in str(keys) or "os:" in str(keys):
         return
@@ -141,6 +159,11 @@ def test_bytes_uploads_and_runs_of_a_day_are_counted_by_the_log(tmp_path: Path) 
             expected
         )
     assert "this run has had 2 uploads" in node.log()[-1]["refused"]
+    state = client_app_state()
+    for run, token, expected in ((9, "a1", NEUTRAL), (1, "b2", NEUTRAL), (9, "b2", "")):
+        told = instruction(names=[*state], token=token)
+        said = node.ask(keys, wire.train_message(2, 1, state, told, 60), run)
+        assert said == expected, "resumed, renamed, and another run"
 
 
 def client_app_state() -> dict[str, Any]:
@@ -304,6 +327,26 @@ def test_a_site_s_pages_tell_what_left_it_and_what_it_refused(tmp_path: Path) ->
     assert "&lt;b&gt;" in text
     assert "<b>" not in text
     assert str(tmp_path) not in text
+    files = [tmp_path / "a.pdf", tmp_path / "b.pdf"]
+    for file in files:
+        site("report", str(node.state), "--output", str(file))
+        assert (file.read_bytes()[:5], pages(file)) == (b"%PDF-", 1)
+    assert files[0].read_bytes() == files[1].read_bytes(), "it has a date"
+
+
+def pages(file: Path) -> int:
+    return len(re.findall(rb"/Type /Page\b", file.read_bytes()))
+
+
+def test_a_pdf_has_every_line_of_a_table_on_as_many_pages_as_that_takes(tmp_path: Path) -> None:
+    rows = [{"run": str(n), "why": f"$\\x_{n} " + "word " * 12} for n in range(100)]
+    lines = pdf.below("All", Table("a", "b", rows))
+    starts = [f"{n:<3}  $\\x_{n} word word word word word word" for n in range(100)]
+    assert all(line.startswith(s) for line, s in zip(lines[3::2], starts, strict=True))
+    assert sum(line.count("word") for line in lines) == 1200
+    assert max(map(len, lines)) <= 45
+    (tmp_path / "a.pdf").write_bytes(pdf.pdf("A", [("All", Table("a", "b", rows)), ("", ["c"])]))
+    assert pages(tmp_path / "a.pdf") == 5
 
 
 def test_at_its_cap_in_mid_run_a_site_steps_out_with_a_neutral_line(tmp_path: Path) -> None:
@@ -320,11 +363,17 @@ def test_at_its_cap_in_mid_run_a_site_steps_out_with_a_neutral_line(tmp_path: Pa
 
 
 def test_the_policies_to_copy_hold() -> None:
-    docs = Path(policies.__file__).parents[2] / "docs" / "policies"
-    files = sorted(docs.glob("*.toml"))
+    files = sorted((PAGE.parent / "policies").glob("*.toml"))
     assert [file.stem for file in files] == ["hospital", "plant", "research"]
-    page = (docs.parent / "site.md").read_text()
+    page = PAGE.read_text()
     for file in files:
         told, mistakes = check_file(file)
         assert (mistakes, told is not None) == ([], True)
-        assert file.read_text().strip() in page, f"site.md has another {file.name}"
+        assert f"(policies/{file.name})" in page
+    assert files[0].read_text().strip() in page, "site.md has another hospital"
+
+
+if __name__ == "__main__":
+    for attempt in REFUSED:
+        with tempfile.TemporaryDirectory() as place:
+            print(refused(attempt, Path(place))[1])

@@ -33,7 +33,9 @@ def figures_of(metrics: Mapping[str, Any]) -> Words:
     if "test" in metrics:  # it was told to evaluate
         told = counts_from_metrics(metrics).line()
         found[:-_WORDS] = [1, *(round(UNIT * told[name]) for name in _SHARES)]
-    found[-_WORDS:] = np.frombuffer(bytes.fromhex(str(metrics["model_sha256"])), "<u4")
+    # with dp there is none
+    sha256 = bytes.fromhex(str(metrics.get("model_sha256", "")))
+    found[-_WORDS:] = np.frombuffer(sha256 or bytes(4 * _WORDS), "<u4")
     return found
 
 
@@ -44,7 +46,8 @@ def read(total: Words, clients: int, evaluated: bool) -> Summed:
     total: [SIZE], modulo 2³²; of each client there is the level of zero in it, too."""
     told = (total - clients * (LEVELS // 2)) % 2**32
     count, shares = int(told[0]), told[1:-_WORDS]
-    models = told[-_WORDS:].astype("<u4").tobytes().hex()
+    words = told[-_WORDS:].astype("<u4")
+    models = words.tobytes().hex() if words.any() else ""
     if count != (clients if evaluated else 0) or (shares > count * UNIT).any():
         raise Refused(
             "the scores in the sum cannot be: some client's are wrong, nobody can tell whose"

@@ -1,0 +1,108 @@
+"""A run ends when its validation gets no better (`stop.patience`)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.report.load import load
+from pfedlora_flwr.report.write import write_report
+from pfedlora_flwr.runs.completed import Missing, read_run
+from pfedlora_flwr.runs.directory import RunDirectory
+from tests.conftest import Call, run_locally
+
+KEYS = {
+    "clients": 5,
+    "participation": 0.6,
+    "models": "tests.methods.narrow:Narrow",
+    "method": "fedavg",
+    "rounds": 30,
+    "lr": 0.05,
+    "stop.patience": 2,
+}
+
+
+def run(output: Path, **keys: Any) -> dict[str, Any]:
+    done = run_locally(output, KEYS | {n.replace("_", "-"): v for n, v in keys.items()})
+    assert done.code == 0, done.stderr
+    return json.loads((output / "result.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_run_ends_after_rounds_without_a_better_validation(tmp_path: Path, every: int) -> None:
+    result = run(tmp_path / "run", evaluate_every=every)
+    last, best = result["rounds"], result["accuracy"]["best_validation_round"]
+    assert (result["status"], result["ended_early"]) == ("completed", True)
+    assert last < 30
+    assert last == best - best % every + 2 * every
+    rows = RunDirectory(tmp_path / "run").rounds()
+    values = [r["validation_accuracy"] for r in rows if r["round"] % every == 0]
+    assert max(values[:-2]) >= max(values[-2:]), "as a reader of the lines computes it"
+    assert all(max(values[:i]) < max(values[i : i + 2]) for i in range(1, len(values) - 2)), (
+        "and no earlier"
+    )
+    # the same bits as a run of as many rounds
+    plain = run(tmp_path / "plain", rounds=last, evaluate_every=every, **{"stop.patience": "auto"})
+    assert plain["models_sha256"] == result["models_sha256"]
+    assert "ended_early" not in plain
+
+
+@pytest.mark.slow
+def test_it_is_completed_for_comparisons_reports_and_resumed_runs(tmp_path: Path) -> None:
+    for seed in (0, 1, 2):
+        run(tmp_path / "both" / f"seed-{seed}", seed=seed)
+    place = tmp_path / "both" / "seed-0"
+    assert not isinstance(read_run(place, 30), Missing)
+    lengths = {RunDirectory(r.path).last_round() for r in load([tmp_path / "both"]).runs}
+    assert len(lengths) > 1, "the curves of two lengths are drawn"
+    write_report([tmp_path / "both"], tmp_path / "report")
+    before = (place / "rounds.jsonl").read_bytes()
+    again = run(place, resume=True)
+    assert again["ended_early"]
+    assert (place / "rounds.jsonl").read_bytes() == before
+    # killed before its last round
+    shutil.copytree(place, tmp_path / "cut")
+    cut = RunDirectory(tmp_path / "cut")
+    cut.checkpoints.paths()[-1].unlink()
+    cut.result_file.unlink()
+    assert run(cut.path, resume=True)["models_sha256"] == again["models_sha256"]
+
+
+@pytest.mark.slow
+def test_a_comparison_counts_it_as_completed(tmp_path: Path, pfedlora: Call, here: None) -> None:
+    base = {**KEYS, "models": "auto", "setting": "homogeneous"}
+    del base["method"]
+    conf = {"base": base, "methods": ["fedavg"], "seeds": [0]}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(conf))
+    for _ in range(2):
+        code, out, err = pfedlora("compare", "c.yaml", "--output", "out")
+        assert code == 0, err
+        assert "missing" not in out + err
+    [run] = load([tmp_path / "out"]).runs
+    assert run.result["ended_early"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (
+            {"stop.score": "log-loss", "secagg.enabled": True},
+            "stop.score is 'log-loss'; allowed: with",
+        ),
+        ({"clients-held-out": 1, "clients": 5}, "stop.patience is set and clients-held-out, too"),
+        ({"stop.patience": 0}, "stop.patience is 0; allowed: auto, or an integer ≥ 1"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_one_line(
+    tmp_path: Path, keys: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UserError, match=told):
+        run_locally(tmp_path / "run", KEYS | keys)
