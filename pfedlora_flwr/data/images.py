@@ -52,7 +52,8 @@ def folder(text: str, how: Reading) -> Arrays:
             " each class"
         )
     parts = _folders(root)
-    official = "train" in parts and {*parts} <= {"train", "validation", "val", "test"}
+    of = {SPLITS.get(part.casefold()) for part in parts}
+    official = {0, 2} <= of <= {0, 1, 2} and all(_folders(root / part) for part in parts)
     tops = [root / part for part in parts] if official else [root]
     class_names = sorted({name for top in tops for name in _folders(top)})
     left_out = Counter(_kind(file) for file in visible(root) if file.parent in (root, *tops))
@@ -68,9 +69,15 @@ def folder(text: str, how: Reading) -> Arrays:
             else:
                 files.append((file, label))
                 split.append(top.name)
-    if not official and len({*class_names} & SPLITS) > 1 and left_out[_DEEP]:
-        told = "are called as parts are: call these train, test and perhaps validation"
-        raise UserError(f"dataset folder {root}: {some(class_names, _NAMED)} {told}")
+    if (
+        not official
+        and {name.casefold() for name in class_names} <= SPLITS.keys()
+        and any(part.is_dir() for name in class_names for part in (root / name).iterdir())
+    ):
+        raise UserError(
+            f"dataset folder {root}: {some(class_names, _NAMED)} are called as parts of a dataset,"
+            " and have folders in them: name one of them, or put each class's images together"
+        )
     if not files or (len(class_names) < 2 and not how.one_class):
         raise UserError(
             f"dataset folder {root}: expected at least two class folders with images"

@@ -37,7 +37,7 @@ def remarks(dataset: Dataset, partition: Partition) -> Iterator[str]:
             f" {'has' if len(empty) == 1 else 'have'} no {dataset.kind.unit}: {some(empty, _NAMED)}"
         )
     yield from _rare(dataset)
-    if {name.casefold() for name in dataset.class_names} <= SPLITS:
+    if {name.casefold() for name in dataset.class_names} <= SPLITS.keys():
         yield (
             f"the classes are called {some(dataset.class_names, _NAMED)}, as parts of a dataset"
             " are: if its classes are one folder below, name that folder"

@@ -18,7 +18,11 @@ SIZE = 32
 CLASSIFY = "methods here classify, and predict no numbers (regression)"
 """Said where labels are, or may be, a number to predict."""
 SEVERAL = "a row has one class here, not several (multi-label)"
-SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"}
+SPLITS = (
+    dict.fromkeys(("train", "training"), 0)
+    | dict.fromkeys(("validation", "valid", "val", "dev"), 1)
+    | dict.fromkeys(("test", "testing", "eval"), 2)
+)
 """What datasets call their parts."""
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 """What `data.sep` may be, and what stands between a CSV's columns then."""

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pfedlora_flwr.data.datasets import Dataset
-from pfedlora_flwr.data.source import Indices
+from pfedlora_flwr.data.source import SPLITS, Indices
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.rng import numpy_generator
@@ -234,7 +234,8 @@ def _given(e: Experiment, dataset: Dataset) -> Indices:
         )
     values = dataset.split
     names, code = np.unique(values, return_inverse=True)
-    part = [_CALLED.get(str(name).casefold(), -1) for name in names]
+    called = SPLITS | {"0": 0, "1": 1, "2": 2}
+    part = [called.get(str(name).casefold(), -1) for name in names]
     if unknown := [str(n) for n, of in zip(names, part, strict=True) if of < 0]:
         raise UserError(
             f"{dataset.name}: parts are called {some(unknown, _NAMED)}; allowed: train, validation,"
@@ -246,17 +247,3 @@ def _given(e: Experiment, dataset: Dataset) -> Indices:
             " split.kind=given needs train and test"
         )
     return np.array(part)[code]
-
-
-_CALLED = {
-    name: part
-    for part, called in enumerate(
-        (
-            ("train", "training", "0"),
-            ("validation", "val", "valid", "dev", "1"),
-            ("test", "testing", "eval", "2"),
-        )
-    )
-    for name in called
-}
-"""What data call the parts."""

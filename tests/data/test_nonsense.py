@@ -275,13 +275,14 @@ def test_pixels_are_as_the_file_says() -> None:
         ({"ant": [POINTER], "bee": [picture()]}, r"0.png: no readable image \(it is a Git LFS"),
         ({"ant": [huge()], "bee": [picture()]}, r"200000000 pixels; allowed: at most 178956970"),
         ({"caf\udce9": [picture()], "bee": [picture()]}, r"name 'caf\\udce9' is not UTF-8"),
-        ({"training/ant": [picture()], "valid/ant": [picture()]}, "training, valid are called as"),
+        ({"train/ant": [picture()], "dev/ant": [picture()]}, "dev, train are called as parts"),
     ],
     ids=["pointer", "bomb", "no UTF-8", "parts"],
 )
+@pytest.mark.parametrize("subfolders", [False, True])
 def test_a_folder_of_images_says_what_is_wrong(
-    classes: dict[str, list[bytes]], expected: str
+    classes: dict[str, list[bytes]], expected: str, subfolders: bool
 ) -> None:
     folder(**classes)
     with pytest.raises(UserError, match=expected):
-        datasets.load("folder:pics", Reading())
+        datasets.load("folder:pics", Reading(subfolders=subfolders))
