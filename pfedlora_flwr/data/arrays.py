@@ -127,9 +127,6 @@ def archive(path: Path, names: Sequence[str], wanted: str) -> dict[str, npt.NDAr
         raise UserError(f"file {path} does not exist") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; expected {wanted}") from None
-    if begins.startswith(b"\x93NUMPY"):
-        told = "it is an .npy file of one array: save all arrays together by np.savez"
-        raise UserError(f"{path}: {told}; expected {wanted}")
     if not begins.startswith(b"PK"):
         told = disguised(begins) or "it is not an npz file"
         raise UserError(f"{path}: {told}; expected {wanted}")
