@@ -29,10 +29,9 @@ _DISGUISES = {
     b"version https://git-lfs.github.com/spec/": "a Git LFS pointer: run git lfs pull",
     b"<!doctype html": "a web page, as of a download that failed",
     b"<html": "a web page, as of a download that failed",
-    b"\x1f\x8b": "gzipped",
-    b"pk\x03\x04": "a zip archive",
+    b"pk\x03\x04": "a zip archive, as an Excel file is: save it as CSV",
+    b"\x93numpy": "an .npy file of one array: save all arrays together by np.savez",
     b"par1": "a Parquet file",
-    b"%pdf": "a PDF",
     b"\x89hdf": "an HDF5 file",
 }
 """What files that are not what they are called begin with, in small letters, and what they are."""

@@ -26,7 +26,6 @@ COMMANDS = (
     "audit run",
     "run --engine local --quiet --resume -o output=run",
     "run --engine local --quiet --resume -o output=run -o rounds=3",
-    "report run --output page",
 )
 DAMAGES: dict[str, Callable[[Path, int], object]] = {
     "zeroed": lambda file, at: file.write_bytes(bytes(file.stat().st_size)),
@@ -87,7 +86,7 @@ def test_a_damaged_run_is_named_or_made_no_use_of(
     damage = data.draw(st.sampled_from([*DAMAGES]), "damage")
     command = data.draw(st.sampled_from(COMMANDS), "command")
     assume("lock" not in name)
-    for place in ("run", "page", "out.safetensors"):
+    for place in ("run", "out.safetensors"):
         shutil.rmtree(place, ignore_errors=True)
         Path(place).unlink(missing_ok=True)
     shutil.copytree(whole.output, "run")
@@ -98,3 +97,28 @@ def test_a_damaged_run_is_named_or_made_no_use_of(
     assert "Traceback" not in out + err
     assert "traceback in" not in err, err
     assert len(err.splitlines()) <= 3, err
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "words", "expected"),
+    [
+        ("result.json", "flipped", "status run", "result.json"),
+        ("result.json", "flipped", COMMANDS[-2], "result.json"),
+        ("rounds.jsonl", "flipped", "status run", "rounds.jsonl"),
+        ("server/token", "longer", "evaluate run --client 0", ""),
+        ("server/partition", "longer", COMMANDS[-1], "server/partition is damaged: restore it"),
+        ("clients/0/about.json", "halved", "audit run", "clients/0/about.json cannot be read"),
+        ("config.yaml", "a pipe", "list .", "config.yaml is no regular file: restore it"),
+        ("clients/1/about.json", "a folder", "status run", "about.json is no regular file"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    name: str, damage: str, words: str, expected: str, whole: Done, pfedlora: Call
+) -> None:
+    shutil.copytree(whole.output, "run")
+    held = (Path("run") / name).read_bytes()
+    DAMAGES[damage](Path("run") / name, held.rfind(b"0.") + 3)
+    with no_longer(SECONDS):
+        _, out, err = pfedlora(*words.split())
+    assert expected in out + err
+    assert "traceback in" not in err

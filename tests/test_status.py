@@ -257,7 +257,9 @@ def test_a_superlink_is_asked_for_what_the_server_logged(
     assert ask("finished:stopped")[0] == 5
     assert ask("running", "6")[1]["run_id"] == "6"
     code, said = ask("running", "5")
-    assert (code, said) == (2, "error: the SuperLink 'site' knows no run 5; it has: 7, 6\n")
+    there = "7 (pfedlora-flwr), 6 (pfedlora-flwr), 9 (another)"
+    told = f"error: the SuperLink 'site' knows no run 5; it has: {there}\n"
+    assert (code, said) == (2, told)
     result = {"status": "completed", "error": None}
     log.write_text(log.read_text() + RESULT_LINE + json.dumps({"result": result}) + "\n")
     assert ask("finished:completed")[0] == 0

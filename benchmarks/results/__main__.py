@@ -60,6 +60,13 @@ PAGES: Mapping[str, Callable[[Page], None]] = {
     "which-method": which_method.make,
 }
 """What makes the page of a folder: a new page is a line here."""
+CLAIM = re.compile(
+    r"\b(leads?|beats?|pass(es)?|gains?|harms?|helps?|improves?|wins?|above|below|better|worse|more"
+    r"|less|higher|lower)\b"
+)
+"""What a sentence says that compares methods."""
+ONE_SEED = re.compile(r"\b(one|a single) seed\b|\bseed \d\b", re.IGNORECASE)
+SEEDS = re.compile(r"\bseeds\b|\b(every|each|by|over) seed\b", re.IGNORECASE)
 README = RESULTS.parents[1] / "README.md"
 DRAWING = ("matplotlib", "numpy", "pillow")
 
@@ -99,9 +106,30 @@ def check(results: Path, *, pictures: bool, write: bool) -> list[str]:
     index.settings("3.11", "3.13", "2310.13283")  # of the project's README
     for text in (index.text(), README.read_text(encoding="utf-8")):
         found += [f"README.md: {n} is on no page of results" for n in index.unknown(text)]
+    for name, page in pages.items():
+        found += [f"{name}/README.md: {line}" for line in unseeded(page.text())]
+    found += [f"README.md: {line}" for line in unseeded(README.read_text(encoding="utf-8"))]
     found += index.drawn_otherwise(pictures=pictures)
     if write:
         index.write(pictures=pictures)
+    return found
+
+
+def unseeded(text: str) -> list[str]:
+    """The bold claims of a page that name no seeds, or one alone: in their own line, else in their
+    section, else in the first line of the page that does."""
+    sections = re.split(r"^(?=#|<summary>)", text, flags=re.MULTILINE)
+    first = next((line for line in text.splitlines() if "seed" in line.lower()), "")
+    found = []
+    for section in sections:
+        for line in section.splitlines():
+            claims = [bold for bold in re.findall(r"\*\*(.+?)\*\*", line) if CLAIM.search(bold)]
+            near = [part for part in (line, section, first) if "seed" in part.lower()]
+            one = bool(near) and ONE_SEED.search(near[0]) and near[0] == line
+            if claims and not near:
+                found.append(f"{claims[0]!r} names no seeds")
+            elif claims and not SEEDS.search(line if one else " ".join(near)):
+                found.append(f"{claims[0]!r} stands on one seed")
     return found
 
 

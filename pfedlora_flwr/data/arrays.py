@@ -127,9 +127,6 @@ def archive(path: Path, names: Sequence[str], wanted: str) -> dict[str, npt.NDAr
         raise UserError(f"file {path} does not exist") from None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; expected {wanted}") from None
-    if begins.startswith(b"\x93NUMPY"):
-        told = "it is an .npy file of one array: save all arrays together by np.savez"
-        raise UserError(f"{path}: {told}; expected {wanted}")
     if not begins.startswith(b"PK"):
         told = disguised(begins) or "it is not an npz file"
         raise UserError(f"{path}: {told}; expected {wanted}")
@@ -239,7 +236,7 @@ def _name(where: str, i: int, name: Any) -> str:
 def _ragged(rows: Sequence[Any]) -> str:
     """What is wrong of rows of lists that have not the same length; empty: nothing."""
     lengths = {len(row) if hasattr(row, "__len__") else 1 for row in rows}
-    if len(lengths) < 2:
+    if len(lengths) < 2 or isinstance(rows[0], str | bytes | Mapping):
         return ""
     return f"its rows have {min(lengths)} to {max(lengths)} numbers; expected the same in all"
 

@@ -183,8 +183,6 @@ def _check_text(path: Path, text: bytes) -> None:
     """Raises UserError for a CSV's bytes that are no text in UTF-8 on the first look."""
     if text.startswith(b"\x1f\x8b"):
         raise UserError(f"{path}: it is gzipped; call it {path.name}.gz")
-    if text.startswith(b"PK\x03\x04"):
-        raise UserError(f"{path}: it is a zip archive, as an Excel file is: save it as CSV")
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UserError(_NOT_UTF8.format(path))
     if text and (told := disguised(text[:_BEGIN])):

@@ -74,7 +74,7 @@ def _state(flower: str, said: list[str]) -> tuple[State, str | None]:
         return told["result"]["status"], told["result"]["error"]
     if flower == "finished:stopped":
         return "stopped", "stopped through Flower"
-    if flower == "finished:completed":  # an own app may print no result
+    if flower == "finished:completed" and not said:  # another app
         return "completed", None
     if flower.startswith("finished"):
         return "killed", LOST

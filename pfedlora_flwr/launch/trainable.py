@@ -14,13 +14,9 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.server_state import check_state, first_state
 from pfedlora_flwr.federation.visit import logits as logits_of
 from pfedlora_flwr.methods.method import Method
-from pfedlora_flwr.models.kept import frozen_names, kept, load_kept
+from pfedlora_flwr.models.kept import frozen_names, kept
 from pfedlora_flwr.models.model import given_names
-from pfedlora_flwr.models.own import same
-from pfedlora_flwr.models.registry import build, check_lora, is_own, load_object, run_once
-from pfedlora_flwr.models.spec import ModelSpec
-from pfedlora_flwr.models.task import Task
-from pfedlora_flwr.rng import seeded
+from pfedlora_flwr.models.registry import check_lora, check_stored, load_object
 
 
 def check_trainable(config: RunConfig) -> None:
@@ -41,8 +37,7 @@ def check_trainable(config: RunConfig) -> None:
     for client in different:
         models_own(experiment, method.task, client)
         check_lora(method.model_of(client), method.task)
-        if is_own(method.model_of(client)):
-            _check_stored(method.model_of(client), method.task)
+        check_stored(method.model_of(client), method.task)
     for client in different:
         _check_model(method, model := method.private_init(client, 0))
         _check_dtypes(str(method.model_of(client)), kept(model))
@@ -67,24 +62,6 @@ def _check_model(method: Method, model: object) -> None:
         raise UserError(
             f"method {name!r}: predictor gives {shape} for 2 {task.kind}, expected [2,"
             f" {task.classes}]"
-        )
-
-
-@torch.no_grad()
-def _check_stored(name: ModelSpec, task: Task) -> None:
-    """Raises UserError unless another build of a model, with what is stored of it, predicts the
-    same."""
-    inputs, builds = task.random(8, torch.Generator().manual_seed(0)), []
-    for seed in (0, 1):
-        with seeded(seed):
-            builds.append(build(name, task))
-    one, other = builds
-    run_once(name.name, one, inputs)  # in training: what this changes is stored, too
-    load_kept(other, kept(one))
-    if not same(one.eval()(inputs), other.eval()(inputs)):
-        raise UserError(
-            f"model {name!s}: its parameters and persistent buffers, which are stored, are not all"
-            " of it: layers in a plain list, for one, belong in an nn.ModuleList"
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
+import torch
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from pfedlora_flwr.errors import UserCodeError, UserError, permissions, user_code
@@ -18,7 +19,14 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models import given, lora, named, own, pretrained, text
 from pfedlora_flwr.models.cnn import CNN, SHAPES
 from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
-from pfedlora_flwr.models.kept import frozen_names, frozen_parts, same_in_both, still_parts
+from pfedlora_flwr.models.kept import (
+    frozen_names,
+    frozen_parts,
+    kept,
+    load_kept,
+    same_in_both,
+    still_parts,
+)
 from pfedlora_flwr.models.lora_layers import check_called
 from pfedlora_flwr.models.model import ClientModel, Family
 from pfedlora_flwr.models.neck import Necked
@@ -170,6 +178,26 @@ def check_lora(name: ModelSpec, task: Task) -> None:
         facts(name, task)
 
 
+@torch.no_grad()
+def check_stored(name: ModelSpec, task: Task) -> None:
+    """Raises UserError unless another build of a user's own model, with what is stored of it,
+    predicts the same."""
+    if _source(name) is None:
+        return
+    inputs, builds = task.random(8, torch.Generator().manual_seed(0)), []
+    for seed in (0, 1):
+        with seeded(seed):
+            builds.append(build(name, task))
+    with seeded(0), user_code("model", name.name):
+        builds[0](inputs)  # in training: what this changes is stored, too
+    load_kept(builds[1], kept(builds[0]))
+    if not own.same(*(model.eval()(inputs) for model in builds)):
+        raise UserError(
+            f"model {name!s}: its parameters and persistent buffers, which are stored, are not all"
+            " of it: layers in a plain list, for one, belong in an nn.ModuleList"
+        )
+
+
 def any_batch_norm(names: tuple[ModelSpec, ...], task: Task, small: bool = False) -> bool:
     """Whether one of these client models trains with batch normalisation: it cannot train on a
     batch of one sample.
@@ -269,12 +297,6 @@ def made(path: str, what: str, make: Callable[[Any], T]) -> T:
         return make(found)
 
 
-def run_once(name: str, model: Callable[[Any], object], inputs: Any) -> None:
-    """A forward pass of a user's model. Raises UserCodeError when its code raises."""
-    with seeded(0), user_code("model", name):
-        model(inputs)
-
-
 def _allowed(task: Task) -> str:
     """The names of models that take a Task's inputs."""
     ours = (name for name, family in _CLASSES.items() if family.kind == task.kind)
@@ -291,15 +313,11 @@ def _check_kind(name: str, task: Task) -> None:
         )
 
 
-def is_own(said: ModelSpec) -> bool:
-    """Whether it is a user's own model."""
-    name = said.name
-    return ":" in name and not named.is_library(name) and not text.is_text(name)
-
-
 def _source(said: ModelSpec) -> object:
     """What a user's name stands for now; None for a model that is not a user's own."""
-    return load_object(said.name, "model") if is_own(said) else None
+    name = said.name
+    own_ = ":" in name and not named.is_library(name) and not text.is_text(name)
+    return load_object(name, "model") if own_ else None
 
 
 @lru_cache(maxsize=256)

@@ -247,7 +247,7 @@ def test_a_prediction_takes_tensors_with_gradients_and_refuses_ragged_lists(tmp_
     assert run.predict(0, rows.to(torch.bfloat16)).shape == (4, 3)
     given = run.evaluate(0, (graph, LABELS[:4]))
     assert cast("dict[str, Any]", given)["samples"] == 4
-    with pytest.raises(UserError, match="inputs cannot be made an array: ") as caught:
+    with pytest.raises(UserError, match="inputs: its rows have 1 to 2 numbers") as caught:
         run.predict(0, [[1.0, 2.0], [1.0]])
     assert "\n" not in str(caught.value)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.results import front
-from benchmarks.results.__main__ import PAGES, check, locked
+from benchmarks.results.__main__ import PAGES, check, locked, unseeded
 from benchmarks.results.page import RESULTS, Page, estimate, points
 from tests.conftest import ROOT
 
@@ -40,6 +40,20 @@ def test_a_changed_number_is_named(
     assert any(named in line for line in check(folder, pictures=False, write=True))
     if file.endswith(".csv"):  # written anew, its tables are what it gives: no table differs now
         assert not [line for line in check(folder, pictures=False, write=False) if "table" in line]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("# A\n\n- **FD leads by 3 points**.", "'FD leads by 3 points' names no seeds"),
+        ("# A\n\nOne seed.\n\n- **FD leads**.", "'FD leads' stands on one seed"),
+        ("# A\n\nFive seeds.\n\n- **FD leads**, of one seed.", "'FD leads' stands on one seed"),
+        ("# A\n\nFive seeds.\n\n- **FD leads**.", ""),
+        ("# A\n\n- **Limits**: nothing.", ""),
+    ],
+)
+def test_a_bold_claim_without_seeds_is_refused(text: str, told: str) -> None:
+    assert unseeded(text) == ([told] if told else [])
 
 
 def test_a_number_of_the_prose_is_rounded_once(tmp_path: Path) -> None:
