@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.runs.layout import check_forms
 from tests.conftest import Call, Done, made_once, run_locally
 from tests.wrong_inputs import files_in
 
@@ -122,3 +124,24 @@ def test_a_damaged_file_is_named(
         _, out, err = pfedlora(*words.split())
     assert expected in out + err
     assert "traceback in" not in err
+
+
+def test_a_file_that_a_run_removes_meanwhile_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client's former model, as a comparison looks at a run that goes on."""
+    model = tmp_path / "clients" / "2" / "round-000001.safetensors"
+    model.parent.mkdir(parents=True)
+    model.touch()
+    there = os.path.isfile
+
+    def removed(entry: os.DirEntry[str]) -> bool:
+        Path(entry.path).unlink()
+        return there(entry)
+
+    monkeypatch.setattr(os.path, "isfile", removed)
+    check_forms(tmp_path)
+    monkeypatch.undo()
+    os.mkfifo(model)
+    with pytest.raises(UserError, match="safetensors is no regular file"):
+        check_forms(tmp_path)
