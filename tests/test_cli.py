@@ -103,8 +103,9 @@ def test_report_writes_beside_the_runs_and_prints_its_verdict_and_one_table(
     code, out, _ = pfedlora("report", "runs")
     assert code == 0
     assert out.startswith("Helps: pFedLoRA +21.00 points of accuracy against training alone")
-    shown = [line for line in out.splitlines() if line.startswith(("┃", "│"))]
-    assert len(shown) == 3
+    shown = [line for line in out.splitlines() if line.startswith("│")]
+    assert len(shown) == 2
+    assert len([line for line in out.splitlines() if line.startswith("┃")]) <= 4
     assert all(len(line) <= 80 for line in shown)
     assert all(word in shown[-1] for word in ("pFedLoRA", "71.00 ±", "480 B"))
     assert "| ---" not in out
