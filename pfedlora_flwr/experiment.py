@@ -25,7 +25,7 @@ from pfedlora_flwr.keys import (
     keys_of,
     section,
 )
-from pfedlora_flwr.models.keys import LoraKeys
+from pfedlora_flwr.models.keys import LoraKeys, LossKeys
 
 
 @dataclass(frozen=True)
@@ -233,6 +233,7 @@ class Experiment(Section):
     momentum: float = key(0.9, "momentum of SGD", low=0, below=1)
     weight_decay: float = key(0.0, "weight decay (decoupled with adamw)", low=0)
     clip_norm: float = key(0.0, "gradient clipping at this norm; 0: none", low=0)
+    loss: LossKeys = section(LossKeys)
     augment: bool = key(
         False,
         "random flip and crop of training images; the padding is an eighth of their size (4 of 32)",

@@ -68,9 +68,9 @@ def test_seeds_and_rounds_fit_the_minutes_and_what_was_cut_is_said(
     plan: tuple[int, int],
     said: str,
 ) -> None:
-    found = decide(
-        table(), sites="ward", label="state", minutes=minutes, seeds=seeds, options=options
-    )
+    path = table(name="our wards.csv")
+    found = decide(path, sites="ward", label="state", minutes=minutes, seeds=seeds, options=options)
+    assert "does the same: `pfedlora compare 'decide-our wards.yaml'`" in found.said[-1]
     assert (len(found.whole.seeds), found.whole.base["rounds"]) == plan
     assert re.search(said, "\n".join(found.said))
 
@@ -94,6 +94,8 @@ def test_the_file_is_an_ordinary_comparison_that_compare_plans_alike(pfedlora: C
     code, _, err = pfedlora("decide", *words[:-1], "lr=0.1", "--yaml")
     assert code == 2
     assert "decide-wards.yaml is there with another comparison" in err
+    code, _, err = pfedlora("decide", *words[:1], "--label", "state")
+    assert "a table with --sites … and --label …, or --superlink … and --rows …, where" in err
 
 
 @pytest.mark.parametrize(
@@ -109,6 +111,11 @@ def test_the_file_is_an_ordinary_comparison_that_compare_plans_alike(pfedlora: C
         ((30, 30), {"name": "wards.xlsx"}, r"wards.xlsx is no table; allowed: .*\.parquet"),
         ((30, 30), {"minutes": 0}, "minutes is 0; allowed: above 0"),
         ((30, 30), {"options": {"clients": 2}}, "clients is set by decide itself"),
+        (
+            (30, 30),
+            {"options": {"verdict.score": "sensitivity@il"}},
+            "no class is 'il'; the classes: ill, well",
+        ),
     ],
 )
 def test_what_cannot_decide_gets_one_line(

@@ -17,7 +17,7 @@ _TRUE = "resume|overwrite|accept-changed-code|drop-models|all-clients|rows|dry-r
 _WITH_VALUE = "engine|jobs|shard|redo|superlink|without|format|samples|port"
 _KEY = re.compile(
     rf"(?<![\w./'\"-])(?:({_TRUE})=true\b|({_WITH_VALUE})(?:=| (?=is ['\d]))"
-    r"|(client|methods|seeds|only|from)=)"
+    r"|(client|methods|seeds|only|from|sites|label|rows)=)"
 )
 """Options of the commands as messages name them, which know no command line."""
 

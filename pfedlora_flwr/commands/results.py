@@ -46,7 +46,7 @@ def show_report(written: Written, out: Console) -> None:
     fitting = [k for k in range(len(wide)) if sum(wide[: k + 1]) + 3 * k + 4 <= out.width] or [0]
     shown = Table()
     for k in fitting:
-        shown.add_column(Text(columns[k]), justify="right" if k else "left", min_width=wide[k])
+        shown.add_column(Text(columns[k]), justify="right" if k else "left", width=wide[k])
     for line in lines:
         shown.add_row(*(Text(line[k]) for k in fitting))
     out.print(shown)

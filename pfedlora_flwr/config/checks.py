@@ -156,6 +156,9 @@ def _scores(config: RunConfig, method: type[Method]) -> None:
 
 def _trained(config: RunConfig, method: type[Method]) -> None:
     e = config.experiment
+    if e.noises_gradients and (e.loss.function or e.loss.weights != "none"):
+        what = "loss.function" if e.loss.function else "loss.weights"
+        raise UserError(f"{what} is set, and noise of records is for the mean cross entropy alone")
     if e.representation == "pretrained-logits" and {"all", "lora"} & {*e.train}:
         raise UserError(
             f"train is {e.train!r}; allowed with representation=pretrained-logits: head, for the"
@@ -382,6 +385,8 @@ def _unused(name: str, config: RunConfig) -> str:
             return f"neck is auto, and method {e.method} takes each model's own width"
         if len({*specs_of(e)}) == 1:
             return "neck is auto, and all clients have the same model"
+    if name.startswith("loss.") and e.adds:
+        return f"method {e.method} trains nothing"
     if name == "momentum" and e.optimizer == "adamw":
         return "optimizer is adamw, whose own is 0.9"
     if name == "audit.uploads" and e.method == "standalone":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -470,6 +471,9 @@ def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
     import pyarrow as pa
 
     check_there(where, name, column)
+    if pa.types.is_floating(column.type):
+        with suppress(pa.ArrowInvalid):  # integers, as pandas writes them where one was missing
+            column = column.cast(pa.int64())
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_integer(kind):
         try:

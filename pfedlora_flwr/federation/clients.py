@@ -20,7 +20,12 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import Refuse, exchange
-from pfedlora_flwr.federation.flower_compat import bound_retries, is_lost, is_simulation
+from pfedlora_flwr.federation.flower_compat import (
+    bound_retries,
+    in_one_machine,
+    is_lost,
+    is_simulation,
+)
 from pfedlora_flwr.federation.nodes import WORKER_GONE, living_nodes, lost_nodes
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
@@ -131,7 +136,8 @@ class Clients:
     def _keep_sites(self) -> None:
         told = self.roster
         names = {} if self.method.experiment.hides_clients else told.names
-        keep_sites(self.run, told.own, told.class_names, told.columns, told.versions, names)
+        versions = {} if in_one_machine(self.grid) else told.versions
+        keep_sites(self.run, told.own, told.class_names, told.columns, versions, names)
 
     def ask(self, round: Round, messages: Mapping[int, Message], phase: Phase) -> Replies:
         """The opened replies that are no errors. A client that failed is asked once more within the

@@ -140,8 +140,8 @@ class Roster:
 
     @property
     def versions(self) -> dict[int, dict[str, str]]:
-        """By client, those of its node's packages, where a node is one client's."""
-        return {} if self.alike else {c: claim.versions for c, claim in self._claim_of.items()}
+        """By client, those of its node's packages."""
+        return {c: claim.versions for c, claim in self._claim_of.items()}
 
     @property
     def withheld(self) -> dict[int, list[str]]:

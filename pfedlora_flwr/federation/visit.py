@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData
-from pfedlora_flwr.errors import kind, short, user_code
+from pfedlora_flwr.errors import UserError, kind, short, user_code
 from pfedlora_flwr.methods.method import (
     PREDICTORS,
     Method,
@@ -18,7 +18,7 @@ from pfedlora_flwr.methods.method import (
     is_predictor,
 )
 from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
-from pfedlora_flwr.models.registry import any_batch_norm
+from pfedlora_flwr.models.registry import any_batch_norm, load_object
 from pfedlora_flwr.rng import derive, seeded, torch_generator
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.clear import scores_told
@@ -29,6 +29,7 @@ from pfedlora_flwr.training.loop import (
     count_correct,
     mixed_precision,
 )
+from pfedlora_flwr.training.loss import Loss, balanced, trained_by
 from pfedlora_flwr.training.metrics import VALIDATION, is_score, measured, predictions
 
 
@@ -72,12 +73,35 @@ def visit(
         validation=validation,
     )
     with (
+        trained_by(_loss(method, data)),
         user_code("method", method.experiment.method),
         seeded(derive(seed, "visit", client, round)),
     ):
         upload = method.local_update(model.train(), received, data, counts)
         _check(upload)
     return upload, counts
+
+
+def checked(name: str, function: Loss) -> Loss:
+    """A user's loss. Raises UserCodeError, when it is called, for what it raises, and UserError for
+    what is no scalar."""
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        with user_code("loss", name):
+            found = function(logits, labels)
+        if not isinstance(found, Tensor) or found.shape:
+            what = f"a tensor {[*found.shape]}" if isinstance(found, Tensor) else kind(found)
+            raise UserError(f"loss {name!r} returned {what}, expected a scalar tensor")
+        return found
+
+    return loss
+
+
+def _loss(method: Method, data: Samples) -> Loss | None:
+    e = method.experiment
+    if e.loss.function:
+        return checked(e.loss.function, load_object(e.loss.function, "loss"))
+    return balanced(data.labels, method.classes) if e.loss.weights == "balanced" else None
 
 
 def _check(upload: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -163,16 +163,20 @@ def _begin(start: Start) -> None:
     start.begin.check()
 
 
+def check_score(score: str, names: Sequence[str]) -> None:
+    """Raises UserError where `verdict.score` is of a class that the data has not."""
+    of = score.removeprefix(SENSITIVITY)
+    if of != score and of not in names:
+        raise UserError(
+            f"verdict.score is {score}, and no class is {of!r}; the classes: {some(names, _NAMED)}"
+        )
+
+
 def _data(start: Start) -> Iterable[str]:
     e, x = start.config.experiment, start.config.execution
     if start.begin.goes_on and not start.done:
         start.run.check_partition(start.setup.partition.fingerprint)
-    of, names = x.verdict_score.removeprefix(SENSITIVITY), start.setup.dataset.class_names
-    if of != x.verdict_score and of not in names:
-        raise UserError(
-            f"verdict.score is {x.verdict_score}, and no class is {of!r}; the classes:"
-            f" {some(names, _NAMED)}"
-        )
+    check_score(x.verdict_score, start.setup.dataset.class_names)
     told = start.setup.remarks
     if e.data.client_column and e.partition.kind != NATURAL:
         told = [

@@ -16,7 +16,7 @@ from pfedlora_flwr.federation.visit import logits as logits_of
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models.kept import frozen_names, kept
 from pfedlora_flwr.models.model import given_names
-from pfedlora_flwr.models.registry import check_lora, check_stored
+from pfedlora_flwr.models.registry import check_lora, check_stored, load_object
 
 
 def check_trainable(config: RunConfig) -> None:
@@ -24,6 +24,8 @@ def check_trainable(config: RunConfig) -> None:
     be."""
     setup = Setup.of(config)
     experiment, dataset, _ = setup.experiment, setup.dataset, setup.partition
+    if experiment.loss.function:
+        load_object(experiment.loss.function, "loss")
     if (wanted := setup.task.classes) != dataset.classes:
         key = "classes is" if experiment.classes else "the number of data.class-names is"
         raise UserError(

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.fedavg import FedAvg
@@ -21,6 +20,7 @@ from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import derive, seeded
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 class Mixed(nn.Module):

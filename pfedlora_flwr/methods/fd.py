@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn import functional
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
@@ -23,6 +23,7 @@ from pfedlora_flwr.methods.class_means import (
 from pfedlora_flwr.methods.method import HOLDS, Method, Tensors, Upload
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 class FD(Remembered):
@@ -63,7 +64,7 @@ class FD(Remembered):
         def loss(inputs: Tensor, labels: Tensor) -> Tensor:
             logits = model(inputs)
             means.add(logits, labels)  # F̄_{k,y} is taken while the model trains, over all epochs
-            distilled = cross_entropy(logits, soft[labels], reduction="none")  # [B]
+            distilled = functional.cross_entropy(logits, soft[labels], reduction="none")  # [B]
             distance = (known[labels] * distilled).mean()
             return cross_entropy(logits, labels) + self.options.lambda_ * distance
 

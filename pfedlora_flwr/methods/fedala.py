@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.fedavg import FedAvg
@@ -26,6 +25,7 @@ from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 _WINDOW = 10
 """Epochs whose losses must be alike before W_i is taken as learned, as in the authors' code."""

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import mse_loss
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import (
@@ -32,6 +32,7 @@ from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import derive, seeded
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 ROUNDING = 1e-12
 """A share of the energy that is rounding, not signal."""

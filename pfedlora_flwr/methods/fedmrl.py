@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
@@ -25,6 +24,7 @@ from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 class Matryoshka(Composite):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
@@ -24,6 +23,7 @@ from pfedlora_flwr.methods.class_means import (
 from pfedlora_flwr.methods.method import HOLDS, ONE_WIDTH, Method, Predictors, Tensors, Upload
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 class FedProto(Remembered):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.fedavg import FedAvg
@@ -17,6 +16,7 @@ from pfedlora_flwr.methods.tensors import proximal
 from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 class FedProx(FedAvg):

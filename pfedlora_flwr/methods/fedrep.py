@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.fedper import FedPer
@@ -18,6 +17,7 @@ from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import frozen
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 class FedRep(FedPer):

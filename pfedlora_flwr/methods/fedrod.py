@@ -13,7 +13,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import linear
 
 from pfedlora_flwr.methods.averaged import Averaged
 from pfedlora_flwr.methods.last_layer import shared_last_layer
@@ -24,6 +24,7 @@ from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 class TwoHeads(nn.Module):

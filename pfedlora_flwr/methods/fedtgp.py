@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import one_hot
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import (
@@ -38,6 +38,7 @@ from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded, torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 class PrototypeNet(nn.Module):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.averaged import Averaged
@@ -18,6 +17,7 @@ from pfedlora_flwr.models.kept import kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 class FML(Averaged):

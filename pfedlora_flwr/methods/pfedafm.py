@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.methods.averaged import Averaged
 from pfedlora_flwr.methods.method import ONE_WIDTH, SMALL, Predictors, Tensors, Upload
@@ -23,6 +22,7 @@ from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 class FeatureMixture(Composite):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.averaged import Averaged
@@ -21,6 +20,7 @@ from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.device import channels_last
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 FILTERS = 8
 """Of G's first convolution."""

@@ -11,7 +11,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
@@ -23,6 +22,7 @@ from pfedlora_flwr.models.model import ClientModel, Family
 from pfedlora_flwr.models.registry import Facts, facts
 from pfedlora_flwr.rng import derive, seeded
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 def check_noise(e: Experiment, down: str) -> None:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
@@ -34,6 +33,7 @@ from pfedlora_flwr.models.pretrained import check_frozen
 from pfedlora_flwr.models.registry import facts
 from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 ROWS = ("up.weight", "up.bias")
 

@@ -4,11 +4,11 @@ federated learning."""
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.methods.method import ByClient, Method, Tensors, Upload
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.training.loop import Samples, Visit
+from pfedlora_flwr.training.loss import cross_entropy
 
 
 class Standalone(Method):

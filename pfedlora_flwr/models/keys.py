@@ -1,4 +1,4 @@
-"""The keys of LoRA."""
+"""The keys of what is trained in models, and by which loss."""
 
 from __future__ import annotations
 
@@ -6,6 +6,26 @@ from dataclasses import dataclass
 
 from pfedlora_flwr.errors import wrong
 from pfedlora_flwr.keys import Form, Listed, Section, integer, key, nonempty
+
+
+@dataclass(frozen=True)
+class LossKeys(Section):
+    """By which loss methods train on labels."""
+
+    weights: str = key(
+        "none",
+        "balanced: each class of a client's training samples has the same weight in its loss",
+        choices=("none", "balanced"),
+    )
+    function: str = key(
+        "",
+        "a loss of your own, `package.module:function`, of logits [B, C] and labels [B], in the"
+        " place of the mean cross entropy; empty: that",
+    )
+
+    def check(self) -> None:
+        if self.function and self.weights != "none":
+            raise wrong("loss.weights", self.weights, "none, with loss.function, which has its own")
 
 
 @dataclass(frozen=True)

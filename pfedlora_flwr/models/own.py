@@ -276,7 +276,10 @@ def _put_back(one: Any, copied: Any) -> None:
         one[...] = copied
     else:
         one.clear()
-        (one.extend if isinstance(one, list | deque) else one.update)(copied)
+        if isinstance(one, list | deque):
+            one.extend(copied)
+        else:
+            one.update(copied)
 
 
 def _complete(module: nn.Module, function: Callable[[Tensor], Any], task: Task) -> None:

@@ -3,6 +3,7 @@ and by the models, its rounds and seeds by the minutes there are (docs/decide.md
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
@@ -23,6 +24,7 @@ from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError, counted, meant, some
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import check_writable, make_folder, write_atomically
+from pfedlora_flwr.launch.checks import check_score
 from pfedlora_flwr.launch.resources import cores
 from pfedlora_flwr.launch.superlink import find_connection, nodes_of
 from pfedlora_flwr.methods.registry import POOLED
@@ -140,8 +142,8 @@ def decide(
     over = f", more than the {minutes:g} minutes asked for" if seconds > 60 * minutes else ""
     cut = f", reduced from {tried[0]} to save time" if used != tried[0] else ""
     shown = from_here(file.absolute())
-    again = f"pfedlora compare {shown}"
-    again += "" if output is None else f" --output {from_here(place)}"
+    where = [] if output is None else ["--output", str(from_here(place))]
+    again = shlex.join(["pfedlora", "compare", str(shown), *where])
     on = f" with superlink={superlink}" if superlink else ""
     least, most = min(sizes), max(sizes)
     held = f"{least}" if least == most else f"{least} to {most}"
@@ -186,6 +188,7 @@ def _data(
         raise UserError(f"sites and label are both {label!r}; allowed: two columns")
     dataset = datasets.load(registry.located(e.dataset), how)
     check_classes(e, dataset)
+    check_score(str(given.get("verdict.score", "")), dataset.class_names)
     rows, few = _rows(dataset, table, sites, e.partition.min_samples)
     base |= dict(_training(dataset.kind, int(median(rows)), given))
     classes = some(dataset.class_names, _NAMED)

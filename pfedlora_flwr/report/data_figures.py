@@ -15,13 +15,14 @@ from pfedlora_flwr.comparison.spec import slug
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.data.source import Inputs
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, printable
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, drawing, literal, panel, save
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.data_name import own_in_words
+from pfedlora_flwr.runs.site_names import names_told
 from pfedlora_flwr.runs.trained import load_trained
 
 _POINTS = 800
@@ -150,6 +151,15 @@ def data_of(run: Run) -> tuple[Dataset, Partition]:
     if setup.partition.fingerprint != run.result["partition"]:
         raise UserError(f"the run's clients did not have the data that {name} holds here")
     return setup.dataset, setup.partition
+
+
+def site_name(run: Run, client: int) -> str:
+    """What the run's data calls a client, if it is here and says so, or its node."""
+    try:
+        names = dict(enumerate(data_of(run)[1].owners))
+    except UserError:
+        names = names_told(run.directory)
+    return printable(names.get(client, f"client {client}"))
 
 
 def first_run(study: Study, scenario: Keys) -> Run:

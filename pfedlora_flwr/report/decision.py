@@ -172,7 +172,7 @@ def in_one(study: Study, found: Sequence[Finding]) -> list[str]:
         assert f.verdict
         by_ending[f.verdict.ending].append(f)
     base, alone = found[0].reference, found[0].theirs.method == ALONE
-    against = f"points of {words.score(study.score)} against {found[0].base}"
+    against = f"points of {words.gained(study.score)} against {found[0].base}"
     leads = {
         HELPS: "Helps" if alone else f"Better than {base}",
         HARMS: "Harms" if alone else f"Worse than {base}",
@@ -210,7 +210,7 @@ def in_several(study: Study, found: Sequence[Finding]) -> list[str]:
     where = f"{len({str(f.scenario) for f in found})} scenarios"
     few = len(found) - len(tested)
     return [
-        f"By {words.score(study.score)} against {found[0].base}, in {where}: {'; '.join(told)}."
+        f"By {words.gained(study.score)} against {found[0].base}, in {where}: {'; '.join(told)}."
         f"{_corrected(tested)}"
         + (f" {few} differences have fewer than {FEWEST} seeds, and no verdict." if few else "")
     ]
@@ -231,6 +231,8 @@ def pooled(study: Study, found: Sequence[Finding]) -> str:
     )
     if by.sign < 1:
         return f"{text}, so nothing is sure to be won."
+    if best.by.mean <= 0:
+        return f"{text}; on average no method gets any of that."
     return (
         f"{text}; of that {best.ours.title} gets on average {100 * best.by.mean / by.mean:.0f} %."
     )
@@ -241,8 +243,10 @@ def _remark(f: Finding, ending: str) -> str:
     assert f.verdict
     if f.by.constant:
         return ", the same in all seeds: no claim"
-    if ending == SAME and f.verdict.sign:
-        return f", a small {'gain' if f.verdict.sign > 0 else 'loss'} is likely"
+    if ending == SAME:
+        small = ("", ", a small gain is likely", ", a small loss is likely")[f.verdict.sign]
+        wide = f.rows is not None and abs(f.by.mean) + f.rows > f.verdict.margin
+        return small + ("; with other test rows of the same sites it could matter" if wide else "")
     if ending in (HELPS, HARMS) and f.rows is not None and f.rows >= abs(f.by.mean):
         return ", which other test rows of the same sites could reverse"
     return ""
@@ -260,8 +264,7 @@ def _corrected(tested: Sequence[Finding]) -> str:
 
 def _power(f: Finding, margin: float, *, named: bool) -> str:
     """How small a difference could have been seen, and by what others would be."""
-    assert f.verdict
-    if not f.verdict.deviation:
+    if not f.verdict or f.by.constant:
         return ""
     low, high = f.verdict.sees_between
     text = (
@@ -277,12 +280,10 @@ def _power(f: Finding, margin: float, *, named: bool) -> str:
         text += f"; {more} would see {100 * margin:g}"
     text += "."
     if f.rows is not None:
-        first, then = ("Test rows", "seeds") if f.rows > f.verdict.half else ("Seeds", "test rows")
-        limits = {"Seeds": f.verdict.half, "Test rows": f.rows}
-        text += (
-            f" {first} limit it (± {_short(limits[first])} points) more than {then} (±"
-            f" {_short(limits[then.capitalize()])})."
-        )
+        limits = (f.verdict.half, "seeds"), (f.rows, "test rows")
+        (least, then), (most, first) = sorted(limits)
+        text += f" {first.capitalize()} limit it (± {_short(most)} points)"
+        text += f" more than {then} (± {_short(least)})."
     return text
 
 
@@ -308,7 +309,7 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
         )
     note = (
         f"{words.score_first(study.score)} minus the reference's, at the round of the best"
-        " validation accuracy, paired by seed. In this order: no difference that matters, if the"
+        " validation, paired by seed. In this order: no difference that matters, if the"
         f" interval lies within the margin, ± {100 * study.margin:g} points (`verdict.margin`);"
         " helps or harms, if it excludes 0; otherwise cannot tell. Intervals are 95 % t-intervals,"
         " of several differences by Holm's correction."
@@ -320,7 +321,7 @@ def power(found: Sequence[Finding]) -> Table:
     """A row a method in each scenario, with what the comparison could have seen."""
     rows = []
     for f in found:
-        if (v := f.verdict) is None:
+        if (v := f.verdict) is None or f.by.constant:
             continue
         seeds, more = needed(f)
         row = {

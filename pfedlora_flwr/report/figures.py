@@ -75,7 +75,7 @@ def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
                 drawn.set_gid(f"{label[0]}{number}:{drawn.get_label()}")  # what the page toggles
             axis.set_xlabel(label)
             _ticks(axis, label, scale)
-        axes[0][0].set_ylabel(f"mean test {words.score(score)} (%)")
+        axes[0][0].set_ylabel(f"mean test {words.score(score)} ({words.unit(score)})")
         figure.suptitle(words.keys(scenario), fontsize=8)
         legend(figure, outcomes)
         path = save(figure, folder, f"curves_{slug(scenario) or 'all'}")
@@ -128,7 +128,7 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
             rotation=25,
             ha="right",
         )
-        axis.set_ylabel(f"client's test {words.score(score)} (%)")
+        axis.set_ylabel(f"client's test {words.score(score)} ({words.unit(score)})")
         axis.set_title(words.keys(scenario))
         path = save(figure, folder, f"clients_{slug(scenario) or 'all'}")
     return Picture(

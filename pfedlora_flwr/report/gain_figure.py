@@ -25,10 +25,9 @@ Panel = Mapping[str, Mapping[str, Estimate]]
 def figures(study: Study, folder: Path) -> list[Picture]:
     """The methods and their controls beside Standalone, and the table's differences; none where a
     method stands beside neither."""
-    beside = (
-        f"Each method's {words.score(study.score)} minus that of training alone, at best validation"
-    )
-    own = f"{gains.HEADING}: each method's accuracy at best validation minus its control's"
+    score = words.gained(study.score)
+    beside = f"Each method's {score} minus that of training alone, at best validation"
+    own = f"{gains.HEADING}: each method's {score} at best validation minus its control's"
     if gains.shared(study):
         beside += "; a method that gains as much without sharing is no reason to federate"
     label = words.SHARING["mean"] + " − {}"

@@ -24,8 +24,9 @@ def gains(study: Study) -> Table:
     """A row a method in each scenario that has it with sharing and in a control."""
     rows = [_row(study, o) for scenario in shared(study) for o in methods(study, scenario)]
     note = (
-        "Points of test accuracy at the round of the best validation accuracy, paired by seed, with"
-        f" their 95 % t-interval, each test by itself; below {measures.FEWEST} seeds each seed's."
+        f"Points of test {words.gained(study.score)} at the round of the best validation, paired by"
+        " seed, with their 95 % t-interval, each test by itself; below"
+        f" {measures.FEWEST} seeds each seed's."
         " In brackets: how many seeds, if not `seeds`. Without sharing (`sharing=none`) every"
         " client is a federation of one, and receives what the server makes of its own uploads."
         " First state only (`sharing=start`): every client receives the first state in every round."
@@ -62,9 +63,12 @@ def _row(study: Study, ours: Outcome) -> dict[str, str]:
 
 
 def differences(study: Study, ours: Outcome) -> dict[str, Estimate]:
-    """By control the method's accuracy minus the control's, in [−1, 1]; without those that have no
+    """By control the method's score minus the control's, in [−1, 1]; without those that have no
     run of a common seed."""
-    found = {kind: measures.paired(ours.runs, _control(study, ours, kind)[1]) for kind in CONTROLS}
+    found = {
+        kind: measures.paired(ours.runs, _control(study, ours, kind)[1], study.score)
+        for kind in CONTROLS
+    }
     return {kind: difference for kind, difference in found.items() if difference}
 
 

@@ -4,13 +4,14 @@ alone, by the number of their training samples."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.report import measures, style, words
+from pfedlora_flwr.report.data_figures import site_name
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.table import Table
@@ -36,7 +37,7 @@ def table(study: Study) -> Table:
                 words.names(outcome)
                 | {
                     "samples": asked,
-                    "clients": " or ".join(dict.fromkeys(str(m["clients"]) for m in found)),
+                    "clients": _whom(outcome, found),
                     "seeds": str(len(found)),
                     "adapted": words.percent(measures.estimate([*ours.values()])),
                     "alone": words.percent(measures.estimate([*alone.values()])),
@@ -64,6 +65,14 @@ def sizes(outcome: Outcome) -> Sizes:
             if mean["round"] == run.result["rounds"]:
                 found.setdefault(mean["asked"], {})[seed] = mean
     return found
+
+
+def _whom(outcome: Outcome, found: Sequence[HeldOutMean]) -> str:
+    """How many clients a row is of; of one its name."""
+    run = next(iter(outcome.runs.values()))
+    if len(told := run.result["held_out"]["clients"]) == 1:
+        return site_name(run, told[0])
+    return " or ".join(dict.fromkeys(str(m["clients"]) for m in found))
 
 
 def figures(study: Study, folder: Path) -> list[Picture]:

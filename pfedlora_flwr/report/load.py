@@ -18,6 +18,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
+from pfedlora_flwr.training.metrics import place
 
 _NAMED = 3
 """Paths that a title names."""
@@ -140,6 +141,11 @@ def load(paths: Iterable[Path], target: float | None = None, verdict: Keys | Non
         replace(o, runs={seed: run.judged_by(score) for seed, run in o.runs.items()})
         for o in outcomes
     ]
+    told = [run.result for o in outcomes for run in o.runs.values()]
+    if told and not any(place(score) in of for of in told):
+        raise UserError(
+            f"no run tells {score}: its `verdict.score` did not ask for it, or clients hide it"
+        )
     lines = tuple(dict.fromkeys(said))
     name = some([path.absolute().name for path in paths], _NAMED)
     return Study(name, _named(outcomes), lines, score, margin / 100)

@@ -55,9 +55,9 @@ class Estimate:
 
     @property
     def constant(self) -> bool:
-        """Whether all seeds have the same value, and it is not 0: how far others would be from it
-        is not known, so nothing is claimed of it."""
-        return self.half is not None and self.half < _ROUNDING < abs(self.mean)
+        """Whether all seeds have the same value: how far others would be from it is not known, so
+        nothing is claimed of it."""
+        return self.half is not None and self.half < _ROUNDING
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
@@ -118,21 +118,6 @@ def paired(
 def difference(ours: Mapping[Any, float], theirs: Mapping[Any, float]) -> Estimate | None:
     """Our numbers minus theirs, over the keys (seeds) that both have."""
     return estimate([ours[key] - theirs[key] for key in ours if key in theirs])
-
-
-def winner(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Of a scenario's outcomes the one that is above each other by the interval of their paired
-    differences, if there is one; none of which a seed diverged: the others are no fair choice."""
-    if len(outcomes) == 1 or not same_data(outcomes):
-        return None
-
-    def above_all(one: Outcome) -> bool:
-        differences = (paired(one.runs, other.runs) for other in outcomes if other is not one)
-        return not one.diverged and all(
-            difference is not None and difference.sign > 0 for difference in differences
-        )
-
-    return next(filter(above_all, outcomes), None)
 
 
 def win_rate(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> float | None:

@@ -20,6 +20,7 @@ from pfedlora_flwr.report.own_code import of_several_codes, own_code
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.data_name import own_in_words
 from pfedlora_flwr.runs.provenance import commits, read_about
+from pfedlora_flwr.training.metrics import place
 
 _VERSIONS = ("pfedlora-flwr", "flwr", "torch", "python")
 _NOTES = 10
@@ -68,10 +69,11 @@ def _compared(study: Study, found: Sequence[Finding]) -> list[str]:
 def _few(found: Sequence[Finding]) -> str:
     """The sentence where no difference has seeds enough."""
     values = {f.reference: f.theirs for f in found} | {f.ours.title: f.ours for f in found}
-    by_seed = "; ".join(f"{name} {_by_seed(o)} %" for name, o in values.items())
+    score = found[0].score if found else "accuracy"
+    by_seed = "; ".join(f"{name} {_by_seed(o, score)}" for name, o in values.items())
     gains = "; ".join(f"{f.ours.title} {f.in_points}" for f in found)
     return f"With fewer than {FEWEST} seeds in common nothing is claimed; " + (
-        f"test accuracy by seed: {by_seed}. In points of {words.score(found[0].score)}, against"
+        f"test {words.score(score)} by seed: {by_seed}. In points of {words.gained(score)}, against"
         f" {found[0].base}: {gains}."
         if found
         else "the values are in the tables."
@@ -98,8 +100,8 @@ def facts(study: Study) -> list[tuple[str, str]]:
     experiments = [run.experiment for run in runs]
     about = [read_about(run.directory.config) for run in runs]
     missing = {
-        run.path or (place, seed)
-        for place, o in enumerate(study.outcomes)
+        run.path or (index, seed)
+        for index, o in enumerate(study.outcomes)
         for seed, run in o.missing.items()
     }
     total = len(runs) + len(missing)
@@ -169,9 +171,11 @@ def _alone(study: Study) -> str:
     )
 
 
-def _by_seed(outcome: Outcome) -> str:
-    found = [f"{100 * run.accuracy:.2f}" for _, run in sorted(outcome.runs.items())]
-    return ", ".join(found) or "–"
+def _by_seed(outcome: Outcome, score: str) -> str:
+    where = f"{place(score)}/at_best_validation"
+    told = (measures.value(run, where) for _, run in sorted(outcome.runs.items()))
+    found = ", ".join("–" if value is None else f"{100 * value:.2f}" for value in told)
+    return f"{found} {words.unit(score)}" if found else "–"
 
 
 def _data(run: Run) -> str:
@@ -199,11 +203,8 @@ def _versions(about: dict[str, Any]) -> str:
 
 def _of_nodes(runs: Iterable[Run]) -> str:
     """`pfedlora-flwr 0.3.0, flwr 1.41.0, torch 2.11.0 (3 nodes)`; empty of simulations."""
-    told = [of for run in runs if (of := run.result.get("versions"))]
-    return _distinct(
-        "; ".join(f"{versions} ({counted(nodes, 'node')})" for versions, nodes in of.items())
-        for of in told
-    )
+    told = (each for run in runs for each in run.result.get("versions", {}).items())
+    return "; ".join(f"{v} ({counted(nodes, 'node')})" for v, nodes in dict.fromkeys(told))
 
 
 def _machine(machine: dict[str, Any]) -> str:

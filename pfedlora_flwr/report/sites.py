@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log2
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import counted
 from pfedlora_flwr.report import measures, style, words
-from pfedlora_flwr.report.data_figures import data_of
+from pfedlora_flwr.report.data_figures import site_name
 from pfedlora_flwr.report.decision import ALONE, SHARE, Finding, best_of
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
 from pfedlora_flwr.report.table import LOSS, Table
 from pfedlora_flwr.runs.completed import Run
-from pfedlora_flwr.runs.site_names import names_told
 from pfedlora_flwr.training.metrics import place, worth
 
 _MOST = 60
@@ -41,28 +40,45 @@ class Site:
 
 
 def sites(finding: Finding) -> list[Site]:
-    """The sites, the one that gains most first; none where runs do not tell the score."""
+    """The sites, the one that gains most first; without those of which no run tells the score."""
     seeds = [seed for seed in finding.ours.runs if seed in finding.theirs.runs]
     runs = [(finding.ours.runs[seed], finding.theirs.runs[seed]) for seed in seeds]
-    found = []
-    names = _names(finding)
+    found, at_best = [], _at_best(finding)
     for client in runs[0][0].clients:
-        pairs: list[list[Any]] = [
-            [run.result["per_client"].get(str(client), {}) for run in pair] for pair in runs
-        ]
+        pairs = [[_told(run, client, at_best) for run in pair] for pair in runs]
         told = [[row.get(place(finding.score)) for row in pair] for pair in pairs]
         by_seed = [(float(a), float(b)) for a, b in told if a is not None and b is not None]
         gain = measures.estimate(
             [worth(finding.score, a) - worth(finding.score, b) for a, b in by_seed]
         )
-        if gain is None:
-            return []
+        if gain is None:  # as of AUROC where the test part has one class
+            continue
         rows = [pair[0].get("samples") for pair in pairs]
         known = [int(n) for n in rows if n]
-        name = names.get(client, f"client {client}")
+        name = site_name(runs[0][0], client)
         ours, alone = (fmean(score) for score in zip(*by_seed, strict=True))
         found.append(Site(name, client, fmean(known) if known else None, alone, ours, gain))
     return sorted(found, key=lambda site: -site.gain.mean)
+
+
+def _at_best(finding: Finding) -> bool:
+    """Whether the sites' scores are known at the rounds by which the verdict judges."""
+    both = finding.ours.runs, finding.theirs.runs
+    return all(
+        run.sites_at_best
+        for seed in both[0]
+        if seed in both[1]
+        for run in (both[0][seed], both[1][seed])
+    )
+
+
+def _told(run: Run, client: int, at_best: bool) -> Mapping[str, Any]:
+    every = run.sites_at_best if at_best else cast(Mapping[str, Any], run.result["per_client"])
+    return every.get(str(client), {})
+
+
+def _when(finding: Finding) -> str:
+    return "at the best validation" if _at_best(finding) else "after the last round"
 
 
 def chief(study: Study, found: Sequence[Finding]) -> tuple[Finding, list[Site]] | None:
@@ -83,12 +99,14 @@ def sentence(study: Study, found: Sequence[Finding]) -> str:
     lose = [site for site in of if site.gain.mean < 0]
     rows = worth_in_rows(study, best, of).get(None, "–")
     clearly = sum(site.gain.sign < 0 for site in lose)
-    worst = min(of, key=lambda site: site.ours)
+    worst = min(of, key=lambda site: worth(best.score, site.ours))
+    unit, out = words.unit(best.score), len(next(iter(best.ours.runs.values())).clients) - len(of)
+    no = f" ({counted(out, 'site')} without {words.score(best.score)} left out)" if out else ""
     return (
-        f" By site, after the last round: {sum(s.gain.mean > 0 for s in of)} of {len(of)} gain with"
-        f" {best.ours.title} and {len(lose)} lose"
+        f" By site, {_when(best)}{no}: {sum(s.gain.mean > 0 for s in of)} of {len(of)} gain"
+        f" with {best.ours.title} and {len(lose)} lose"
         + (f" ({clearly} by an interval that excludes 0)" if lose else "")
-        + f"; the worst one then is {worst.name}, with {100 * worst.ours:.1f} %"
+        + f"; the worst one then is {worst.name}, with {100 * worst.ours:.1f} {unit}"
         f" ({best.base.removeprefix('training ')} {100 * worst.alone:.1f})."
         + (
             f" On average the gain is worth {rows} more training rows a site."
@@ -107,7 +125,11 @@ def worth_in_rows(study: Study, best: Finding, of: Sequence[Site]) -> dict[int |
     if SHARE not in best.scenario or best.theirs.method != ALONE:
         return {}
     others = [
-        _points([run for seed, run in o.runs.items() if seed in best.theirs.runs], best.score)
+        _points(
+            [run for seed, run in o.runs.items() if seed in best.theirs.runs],
+            best.score,
+            all(run.sites_at_best for run in o.runs.values()) and _at_best(best),
+        )
         for o in study.outcomes
         if o.method == ALONE
         and SHARE in o.scenario
@@ -128,12 +150,12 @@ def worth_in_rows(study: Study, best: Finding, of: Sequence[Site]) -> dict[int |
     return {k: _more(sorted(curves[k]), *end) for k, end in ends.items() if k in curves}
 
 
-def _points(runs: Sequence[Run], score: str) -> dict[int, tuple[float, float]]:
+def _points(runs: Sequence[Run], score: str, at_best: bool) -> dict[int, tuple[float, float]]:
     """By client the rows of its training part and the worth of its score, means over these runs;
     empty where a client has none."""
     found: dict[int, tuple[float, float]] = {}
     for client in runs[0].clients if runs else ():
-        told: list[Any] = [run.result["per_client"].get(str(client), {}) for run in runs]
+        told = [_told(run, client, at_best) for run in runs]
         scores = [float(a) for row in told if (a := row.get(place(score))) is not None]
         if not scores:
             return {}
@@ -178,9 +200,15 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
         if shown
     ]
     note = (
-        f"{words.score_first(study.score)} of the final models on each site's own test part,"
-        " in percent, mean over seeds; the gain is paired by seed, with its 95 % t-interval, each"
-        f" site by itself. {LOSS.strip()} and red: the site loses on average."
+        f"{words.score_first(study.score)} {_when(shown[0]) if shown else ''} on each site's own"
+        " test part,"
+        f" in {words.unit(study.score)}, mean over seeds; the gain is paired by seed, with its 95 %"
+        f" t-interval, each site by itself. {LOSS.strip()} and red: the site loses on average."
+        + (
+            ""
+            if shown and _at_best(shown[0])
+            else " The verdict is on the round of the best validation: its gain is not their mean."
+        )
     )
     if more:
         note += (
@@ -216,20 +244,12 @@ def figures(study: Study, found: Sequence[Finding], folder: Path) -> list[Pictur
         labels = [f"{s.name} ({s.rows:.0f} rows)" if s.rows else s.name for s in of]
         axis.set_yticks(range(len(of)), style.literal(labels))
         axis.set_ylim(len(of) - 0.4, -0.6)
-        axis.set_xlabel(f"{words.score(study.score)} (%)")
+        axis.set_xlabel(f"{words.score(study.score)} ({words.unit(study.score)})")
         axis.set_title(f"○ {best.reference}   ● {best.ours.title}   ▼ loses")
         path = style.save(figure, folder, "sites")
     text = (
         f"Each site's {words.score(study.score)} with {best.reference} (open) and with"
-        f" {best.ours.title} (filled; a triangle where the site loses), final models, mean over"
+        f" {best.ours.title} (filled; a triangle where the site loses), {_when(best)}, mean over"
         " seeds; at the right the gain in points."
     )
     return [Picture(path, text)]
-
-
-def _names(finding: Finding) -> dict[int, str]:
-    run = next(iter(finding.ours.runs.values()))
-    try:
-        return dict(enumerate(data_of(run)[1].owners))
-    except UserError:  # the data is not here
-        return names_told(run.directory)

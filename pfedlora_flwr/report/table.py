@@ -46,7 +46,7 @@ class Table:
     def markdown(self) -> str:
         """A heading, the table in GitHub's form, and the note."""
         lines = [self.columns, ["---"] * len(self.columns), *self.lines]
-        body = "\n".join("| " + " | ".join(map(inert, line)) + " |" for line in lines)
+        body = "\n".join("| " + " | ".join(map(markdown, line)) + " |" for line in lines)
         return f"## {self.title}\n\n{body}\n" + (f"\n{self.note}\n" if self.note else "")
 
     def csv(self) -> str:
@@ -127,10 +127,10 @@ _NUMBERS = re.compile(r"-|[+-]\d(?:[\d\s.,%±()+−–-]|of|seeds?|to)*")
 """Cells of ours that begin like a formula, such as `+1.23 ± 0.20 (2 seeds)`."""
 
 
-def inert(text: str) -> str:
-    """Text for Markdown: no end of a cell, no HTML and no link."""
-    text = re.sub("<(?=[A-Za-z/!?])", "&lt;", text.replace("|", "\\|"))
-    return text.replace("](", "]&#40;")
+def markdown(cell: str) -> str:
+    """A cell or a text in Markdown: no end of it, no HTML and no link."""
+    cell = re.sub("<(?=[A-Za-z/!?])", "&lt;", cell.replace("|", "\\|"))
+    return cell.replace("](", "]&#40;")
 
 
 def _csv(cell: str) -> str:

@@ -70,7 +70,7 @@ def accuracy(study: Study) -> Table:
     methods, scenarios = registry.ordered(study.methods), study.scenarios
     of_method = dict(zip(methods, study.titles, strict=True))
     plain = [", ".join(f"{k}={v}" for k, v in s.items()) for s in scenarios]
-    shown = [words.keys(scenario) or "accuracy" for scenario in scenarios]
+    shown = [words.accuracy(scenario) for scenario in scenarios]
     of_scenario = list(zip(scenarios, _distinct(shown, plain), strict=True))
     compared = decision.compared(study) or scenarios
     if len(scenarios) > _WIDE:
@@ -89,7 +89,7 @@ def accuracy(study: Study) -> Table:
     missing = words.uncounted(study)
     note = (
         f"Mean test accuracy of all {'evaluated ' if missing else ''}clients in percent, at the"
-        " round of the best validation accuracy"
+        " round of the best validation"
     )
     if len(study.runs) > 1:
         note += (
@@ -98,13 +98,7 @@ def accuracy(study: Study) -> Table:
         )
     note += f".{missing}"
     if len(compared) == 1 < len(scenarios):
-        note += f" Behind the accuracies: {shown[scenarios.index(compared[0])]}."
-    if len(study.methods) > 1:
-        note += (
-            " Bold: above every other method of its scenario, by 95 % intervals of the differences"
-            " paired by seed that exclude 0, each test by itself, and with no seed that"
-            " diverged."
-        )
+        note += f" The columns behind the accuracies: {words.keys(compared[0])}."
     if any(paper.accuracy(o) for o in study.outcomes if o.runs):
         note += ' In brackets: the paper\'s figure, "-" where it reports failure to converge.'
     return Table("accuracy", "Accuracy", rows, note)
@@ -278,12 +272,6 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
         why = next((run.reason for run in outcome.missing.values()), NOT_RUN).partition(":")[0]
         return why if why.startswith(DIVERGED) else f"– ({why})"
     text = words.percent(measures.accuracy(outcome.runs))
-    beside = [o for o in study.in_scenario(scenario) if o.method != registry.POOLED]
-    alone = study.alone(scenario)
-    if alone and any(o.standalone for o in study.outcomes if o.scenario == scenario):
-        beside.append(alone)
-    if outcome is measures.winner(beside):
-        text = f"**{text}**"
     if outcome.missing:
         text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds"
         text += f", {outcome.diverged} diverged)" if outcome.diverged else ")"

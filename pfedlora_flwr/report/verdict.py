@@ -8,6 +8,7 @@ shares, in [−1, 1].
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -65,8 +66,8 @@ class Verdict:
 
     @property
     def ending(self) -> str:
-        """One of `ENDINGS`. Seeds that all have the same difference, if it is not 0, tell nothing
-        of how far others would be from it."""
+        """One of `ENDINGS`. Seeds that all have the same difference, be it 0, tell nothing of how
+        far others would be from it."""
         if self.by.constant:
             return OPEN
         if abs(self.by.mean) + self.half <= self.margin:
@@ -89,16 +90,10 @@ class Verdict:
     @property
     def seeds_for_margin(self) -> int | None:
         """How many seeds would see the margin; None for more than a thousand."""
-        if not self.margin:
-            return None
-        quantiles = float(norm.ppf(1 - self.level / 2)) + float(norm.ppf(POWER))
-        fewest = max(FEWEST, int((quantiles * self.deviation / self.margin) ** 2))
-        found = (
-            n
-            for n in range(fewest, _MOST_SEEDS + 1)
-            if detectable(self.deviation, n, self.level) <= self.margin
-        )
-        return next(found, None)
+        deviation, level = self.deviation, self.level
+        every = range(FEWEST, _MOST_SEEDS + 1)
+        place = bisect_left(every, -self.margin, key=lambda n: -detectable(deviation, n, level))
+        return every[place] if place < len(every) else None
 
     def rows_for_margin(self, of_rows: float, rows: float) -> int | None:
         """How many test rows a site would let these seeds see the margin; None where none would.
@@ -146,7 +141,7 @@ def _shift(seeds: int, level: float) -> float:
 
 def _p(difference: Estimate) -> float:
     """Of the paired t-test; 1 where all seeds have the same difference."""
-    if difference.constant or not any(difference.values):
+    if difference.constant:
         return 1.0
     n = len(difference.values)
     error = float(np.std(difference.values, ddof=1)) / math.sqrt(n)

@@ -48,6 +48,12 @@ def keys(settings: Mapping[str, Scalar]) -> str:
     return ", ".join(key(name, value) for name, value in settings.items())
 
 
+def accuracy(scenario: Mapping[str, Scalar]) -> str:
+    """The heading of the accuracies there."""
+    name = keys(scenario)
+    return f"accuracy {name}" if [*scenario] == ["sharing"] else name or "accuracy"
+
+
 def of(scenario: Mapping[str, Scalar]) -> str:
     """The same behind what a figure shows: `, CIFAR-10, N=50`."""
     return f", {keys(scenario)}" if scenario else ""
@@ -70,10 +76,20 @@ def key(name: str, value: Scalar) -> str:
 
 
 def score(name: str) -> str:
-    """A score in a sentence; of what is no share in hundredths, as points are of shares."""
-    unit = "in hundredths; " if name == "log-loss" else ""
-    less = f" ({unit}less is better, + is less)" if place(name) in SMALLER_IS_BETTER else ""
-    return TITLES.get(place(name), name) + less
+    """A score in a sentence."""
+    return TITLES.get(place(name), name)
+
+
+def unit(name: str) -> str:
+    """What its values are given in, as points are of shares."""
+    return "hundredths" if name == "log-loss" else "%"
+
+
+def gained(name: str) -> str:
+    """The same, of a difference in it."""
+    less = "less is better, + is less"
+    less = f"in hundredths; {less}" if name == "log-loss" else less
+    return score(name) + (f" ({less})" if place(name) in SMALLER_IS_BETTER else "")
 
 
 def score_first(name: str) -> str:

@@ -30,7 +30,7 @@ from pfedlora_flwr.report.decision import Finding
 from pfedlora_flwr.report.figures import Drawer, Picture
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.page import page
-from pfedlora_flwr.report.table import Table, inert
+from pfedlora_flwr.report.table import Table, markdown
 from pfedlora_flwr.runs.provenance import commits, read_about
 
 
@@ -160,7 +160,7 @@ def _markdown(
     listed = "".join(f"- {label}: {text}\n" for label, text in facts)
     parts = [
         f"# {title}\n",
-        *(f"{inert(text)}\n" for text in paragraphs),
+        *(f"{markdown(text)}\n" for text in paragraphs),
         listed,
         *(f"{note}\n" for note in notes),
         *(table.markdown() for table in found),

@@ -3,11 +3,12 @@ reason."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import cast
+from typing import Any, cast
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
@@ -123,6 +124,20 @@ class Run:
         whole = kept and len(kept) == len(found)
         told = fmean(rows.right.mean() for rows in kept.values()) if whole else -1.0
         return kept if abs(told - self.accuracy) < _ROUNDING else {}
+
+    @cached_property
+    def sites_at_best(self) -> dict[str, Mapping[str, Any]]:
+        """By client the line of the visit after which its model was that of the headline's round;
+        empty where lines do not tell the scores of all of them."""
+        best = self.result["accuracy"]["best_validation_round"]
+        found: dict[str, Mapping[str, Any]] = {
+            str(row["client"]): row
+            for row in self.directory.visits()
+            if row["status"] == "ok" and row["round"] <= best
+        }
+        told = [row["accuracy"] for row in found.values() if row.get("accuracy") is not None]
+        whole = found.keys() == self.result["per_client"].keys() and len(told) == len(found) > 0
+        return found if whole and abs(fmean(told) - self.accuracy) < _ROUNDING else {}
 
     @property
     def clients(self) -> dict[int, float]:

@@ -18,6 +18,12 @@ from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.site_names import client_of
 
 
+def by_numbers(e: Experiment) -> Experiment:
+    """Without what a resumed run says by sites' names, which nodes do not know."""
+    left = [(last, client) for last, client in e.clients_left if not isinstance(client, str)]
+    return e.replace(clients_left=",".join(f"{r}:{k}" if r >= 0 else str(k) for r, k in left))
+
+
 def check_join(run: RunFiles, saved: Experiment, clients: int) -> None:
     """Raises UserError unless the run of `saved` can go on with so many clients."""
     told = f"clients is {clients}, and the run in {str(run.path)!r} has {saved.clients}"

@@ -257,7 +257,8 @@ def check_forms(path: Path) -> None:
                     wrong = known and place not in (of_clients, of_states)
                 else:
                     wrong = not os.path.isfile(one) or (folder == path and one.name in _FOLDERS)
-                if wrong and not one.name.startswith("."):
+                # a run that goes on may have removed it since
+                if wrong and os.path.lexists(one) and not one.name.startswith("."):
                     form = "folder" if one.name in _FOLDERS else "regular file"
                     raise UserError(f"{place} is no {form}: restore it")
 

@@ -28,6 +28,7 @@ from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.models.text import tokenised
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.joining import by_numbers
 from pfedlora_flwr.runs.provenance import versions
 from pfedlora_flwr.runs.store import ABOUT, ClientStore
 from pfedlora_flwr.training import kinds
@@ -169,7 +170,7 @@ def about_of(
         "data_notes": dataset.notes,
         "partition": site.fingerprint,
         "site": site_settings(where),
-        "experiment": experiment.flat(),
+        "experiment": by_numbers(experiment).flat(),
         "versions": versions(),
     }
 

@@ -650,11 +650,13 @@ def test_a_csv_of_other_marks_is_read_as_the_plain_one(packed: bool, tmp_path: P
     assert np.array_equal(one.labels, two.labels)
 
 
-@pytest.mark.parametrize("zeros", [False, True])
-def test_labels_and_owners_that_begin_with_a_zero_are_texts(zeros: bool, tmp_path: Path) -> None:
-    """As integers 007 and 7 would be one owner."""
+@pytest.mark.parametrize(("zeros", "end"), [(False, ""), (True, ""), (False, ".0")])
+def test_labels_and_owners_that_begin_with_a_zero_are_texts(
+    zeros: bool, end: str, tmp_path: Path
+) -> None:
+    """As integers 007 and 7 would be one owner. Whole numbers are integers, as 1.0 of pandas."""
     owners = ["007", "7", "10"] if zeros else ["8", "7", "10"]
-    rows = [f"00{i},{owners[i % 3]},{'0' * zeros}{i % 2 + 1}\n" for i in range(60)]
+    rows = [f"00{i},{owners[i % 3]}{end},{'0' * zeros}{i % 2 + 1}{end}\n" for i in range(60)]
     (tmp_path / "t.csv").write_text("zip,site,label\n" + "".join(rows))
     keys = {"dataset": f"csv:{tmp_path}/t.csv", "data.client-column": "site", "clients": 3}
     e = from_flat(keys | {"partition.kind": "natural"})

@@ -55,7 +55,10 @@ def test_the_gain_is_paired_by_seed_at_each_number_of_samples(study: Study) -> N
     assert ours["gain, points"] == f"+7.00 ± {half:.2f}"
     assert (ours["operations"], ours["alone: operations"]) == ("4 M", "5 M")
     assert rows["FD", "all"]["gain, points"] == "+35.00, +45.00"
-    assert rows["FD", "5"]["seeds"] == "2"
+    assert (rows["FD", "5"]["seeds"], rows["FD", "5"]["clients"]) == ("2", "2")
+    for run in study.runs:
+        run.result["held_out"]["clients"] = [1]
+    assert {row["clients"] for row in held_out.table(study).rows} == {"client 1"}
 
 
 def test_the_figure_has_a_line_a_method_and_a_thin_one_alone(study: Study, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,64 @@ def test_rows_by_site_mark_who_loses_in_words_and_colour(tmp_path: Path, laid_ou
         " By site, after the last round: 1 of 3 gain with FedAvg and 1 lose (1 by an interval that"
         " excludes 0); the worst one then is client 0, with 41.0 % (alone 51.0)."
     )
+
+
+def test_sites_are_told_of_at_the_rounds_that_the_verdict_judges(tmp_path: Path) -> None:
+    """Their visits up to the best validation tell their scores; else the last round does."""
+    for seed in range(3):
+        for method, best, last in (("standalone", 0.5, 0.4), ("fedavg", 0.6, 0.3)):
+            keys = {"method": method, "seed": seed, "models": "cnn5", "rounds": 2}
+            folder = tmp_path / f"{method}-{seed}"
+            make_run(folder, [0.1, best, last], [last] * 2, **keys)
+            of = {"status": "ok", "samples": 40}
+            visits = [
+                {"round": 1, "client": 0, "accuracy": best - 0.1},
+                {"round": 1, "client": 1, "accuracy": best + 0.1},
+                {"round": 2, "client": 1, "accuracy": last},
+            ]
+            lines = "".join(json.dumps(visit | of) + "\n" for visit in visits)
+            (folder / "clients.jsonl").write_text(lines)
+    study = load([tmp_path])
+    found = decision.findings(study)
+    one, other = sites.sites(found[0])
+    assert [(round(s.alone, 3), round(s.ours, 3)) for s in (one, other)] == [(0.4, 0.5), (0.6, 0.7)]
+    assert "By site, at the best validation: 2 of 2 gain" in sites.sentence(study, found)
+    assert "its gain is not their mean" not in sites.table(study, found).note
+    file = tmp_path / "fedavg-1" / "clients.jsonl"
+    file.write_text(file.read_text().replace('"accuracy": 0.5', '"no": 0'))
+    study = load([tmp_path])
+    found = decision.findings(study)
+    assert "By site, after the last round: 0 of 2 gain" in sites.sentence(study, found)
+    assert "its gain is not their mean" in sites.table(study, found).note
+
+
+@pytest.mark.parametrize(
+    ("score", "told"),
+    [
+        (
+            "log-loss",
+            "last round: 0 of 3 gain with FedAvg and 3 lose (0 by an interval that excludes 0);"
+            " the worst one then is client 2, with 53.0 hundredths (alone 50.0).",
+        ),
+        ("auroc", "last round (1 site without AUROC left out): 2 of 2 gain with FedAvg and 0 lose"),
+    ],
+)
+def test_by_site_less_loss_is_better_and_one_without_the_score_is_left_out(
+    tmp_path: Path, score: str, told: str
+) -> None:
+    """Site 1 has one class in its test part."""
+    name = score.replace("-", "_")
+    made(tmp_path, [0.1] * 3)
+    for file in tmp_path.glob("*/result.json"):
+        result = json.loads(file.read_text())
+        more = 0.03 if result["method"] == "fedavg" else 0.0
+        result[name] = {"final": 0.4, "at_best_validation": 0.4 + more}
+        for k, row in result["per_client"].items():
+            if score != "auroc" or k != "1":
+                row[name] = (0.3, 0.4, 0.5)[int(k)] + more
+        file.write_text(json.dumps(result))
+    study = load([tmp_path], verdict={"verdict.score": score})
+    assert told in opening.conclusion(study)
 
 
 @pytest.mark.parametrize(
@@ -115,4 +174,9 @@ def test_a_report_reads_which_rows_were_right_at_the_headlines_round(tmp_path: P
     [finding] = decision.findings(study)
     # six of a hundred rows differ: √(0.06 · 0.94 / 99 / 3) over three sites
     assert finding.rows == pytest.approx(1.96 * (0.06 * 0.94 / 99 / 3) ** 0.5, rel=0.1)
+    for run in study.runs:  # seeds that differ: the interval is within 6.5, and with other rows 8.7
+        more = 0.001 * run.experiment.seed * (run.experiment.method == "fedavg")
+        run.result["accuracy"]["at_best_validation"] += more
+    study = replace(study, margin=0.065)
+    assert "; with other test rows of the same sites it could matter." in opening.conclusion(study)
     assert "Test rows limit it" in opening.conclusion(study)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from pfedlora_flwr.commands.results import show_report
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.report import countings, figures, measures, opening, style, tables, words
 from pfedlora_flwr.report.load import Study, load
 from pfedlora_flwr.report.table import Table
+from pfedlora_flwr.report.write import Written
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.result import comparable, to_target
 from tests.report.made import make_run
@@ -90,12 +94,10 @@ def test_accuracy_is_the_mean_over_seeds_with_its_t_interval(tmp_path: Path) -> 
     assert row(table, "FedProto")["accuracy"] == f"85.00 ± {T2 * 5.0:.2f}"
 
 
-def test_bold_is_what_is_above_every_other_method_by_the_interval_of_the_differences(
-    tmp_path: Path,
-) -> None:
-    """Wide intervals that overlap, and differences of 3, 4 and 5 points: the seeds are paired."""
+def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
+    """Wide intervals that overlap, and differences of 3, 4 and 5 points."""
     study = three_seeds(tmp_path, standalone=[0.50, 0.70, 0.90], pfedlora=[0.53, 0.74, 0.95])
-    assert row(tables.accuracy(study), "pFedLoRA")["accuracy"] == f"**74.00 ± {T2 * 21.0:.2f}**"
+    assert row(tables.accuracy(study), "pFedLoRA")["accuracy"] == f"74.00 ± {T2 * 21.0:.2f}"
     assert (
         row(tables.accuracies(study), "pFedLoRA")["− Standalone, points"]
         == f"+4.00 ± {T2 * 1.0:.2f}"
@@ -128,6 +130,8 @@ def test_balanced_accuracy_and_macro_f1_stand_beside_accuracy(study: Study) -> N
     ours = row(countings.scores(study), "pFedLoRA")
     assert ours["balanced accuracy, at best validation"] == "81.00, 84.60"
     assert ours["macro-F1, final"] == "71.20, 74.40"
+    told = opening.conclusion(replace(study, score="balanced-accuracy"))
+    assert re.search(r"test balanced accuracy by seed: .*; pFedLoRA 81.00, 84.60 %\. In", told)
     line = next(csv.DictReader(io.StringIO(tables.runs_csv(study))))
     assert float(line["macro_f1"]) == pytest.approx(0.8 * float(line["at_best_validation"]))
 
@@ -501,6 +505,23 @@ def test_a_class_with_a_slash_in_its_name_is_found_in_a_result() -> None:
     told = {"sensitivity@n/a": {"final": 0.5}, "sensitivity@n": {"a": {"final": 0.1}}}
     assert measures.figure(told, "sensitivity@n/a/final") == 0.5
     assert measures.figure(told, "sensitivity@n/b/final") is None
+
+
+@pytest.mark.parametrize("score", ["sensitivity@yes", "balanced accuracy", "accuracy"])
+def test_the_table_on_a_terminal_is_as_wide_as_it_at_most(score: str) -> None:
+    cells = {"accuracy with sharing": "86.11 ± 23.90", "accuracy without sharing": "= Standalone"}
+    rows = [{"method": "Standalone"} | cells | {score: "–", "sent, up and down": "9.54 MB"}]
+    out = Console(file=io.StringIO(), width=80)
+    show_report(Written(Path("folder"), "Helps.", Table("accuracy", "Accuracy", rows)), out)
+    assert isinstance(out.file, io.StringIO)
+    shown = [line for line in out.file.getvalue().splitlines() if line[:1] in "┏┃┡│└"]
+    assert {line[-1] for line in shown} == {*"┓┃┩│┘"}
+
+
+def test_a_score_that_no_run_tells_judges_nothing(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", [0.1, 0.5], [0.5] * 2)
+    with pytest.raises(UserError, match="no run tells sensitivity@1: its"):
+        load([tmp_path], verdict={"verdict.score": "sensitivity@1"})
 
 
 def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:

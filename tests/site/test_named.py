@@ -24,6 +24,7 @@ from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.site_names import client_of, names_told
 from pfedlora_flwr.runs.status import find_status
+from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
 from scripts.certificates import make as make_certificates
@@ -142,6 +143,9 @@ def test_names_stand_for_numbers_where_sites_leave_and_in_status_and_report(
     result = serve(run.path, there, **again | {"clients_left": "state1"})
     assert (result["joined"], result["left"]) == ({str(last): 2}, {str(one): 3})
     assert str(run.experiment().clients_left) == f"3:{one}", "numbers stay underneath"
+    assert load_trained(tmp_path / "state3", last).experiment.rounds == 5, (
+        "a node's model is readable"
+    )
 
     assert "state2" in shown(run)
     assert "\x1b" not in shown(run)
@@ -204,7 +208,8 @@ def test_rows_of_a_comparison_and_its_sentence_name_sites(tmp_path: Path) -> Non
 def test_three_sites_with_three_policies_train_and_a_fourth_that_is_connected_sees_nothing(
     tmp_path: Path,
 ) -> None:
-    """Then one of them changes its policy, and takes part in no more."""
+    """Then one of them changes its policy, and takes part in no more; where there are no masks,
+    another does not, either."""
     tls, names = tmp_path / "tls", ("north", "south", "east", "west")
     make_certificates(tls, ["localhost", "127.0.0.1"], nodes=4, days=2, renew=False)
     docs = Path(__file__).parents[2] / "docs" / "policies"
@@ -234,12 +239,15 @@ def test_three_sites_with_three_policies_train_and_a_fourth_that_is_connected_se
         assert federation.run(keys) == 0, federation.log("submit")
         (tmp_path / "south.toml").write_text('methods = ["fedrep"]')
         again = keys | {"output": federation.folder / "again", "node-timeout": 30}
+        again["secagg.enabled"] = "false"
         assert federation.run(again) == 1
         said = federation.log("submit")
     logs = [[*Log(federation.folder / f"state{node}").lines()] for node in range(4)]
     assert logs[3] == [], "the fourth was asked something"
     assert [sum(line.get("upload", False) for line in log) for log in logs[:3]] == [2, 2, 2]
-    assert f"1 turned away: {NEUTRAL}" in said.replace("\n", " ")
+    assert names_told(RunDirectory(federation.output)) == {}, "masks hide who is who"
+    assert names_told(RunDirectory(federation.folder / "again")) == {0: "north"}
+    assert f"2 turned away: {NEUTRAL}" in said.replace("\n", " ")
     assert "methods here are fedrep" in logs[1][-1]["refused"]
     assert "fedrep" not in said
     assert len({line["policy"] for line in logs[1]}) == 2
