@@ -542,8 +542,8 @@ label\nx\ny\n → t.csv: it has no columns of features beside label
 own_data:nowhere → dataset 'own_data:nowhere': module 'own_data' has no 'nowhere'
 own_date:raises → module 'own_date' cannot be imported from
 own_data:raises → dataset 'own_data:raises': RuntimeError: in the function, at own_data.py:
-own_data:none → dataset 'own_data:none': it returned None, expected (inputs, labels, class names),
-    or a dict
+own_data:none → dataset 'own_data:none': it returned None, expected (inputs, labels), (inputs,
+    labels, class names), or a dict
 own_data:other → it returned a dict of inputs, labels, weights, expected
 own_data:uneven → dataset 'own_data:uneven': its rows have 1 to 2 numbers; expected the same
 own_data:short → inputs is int64 [4, 3], labels int64 [3]; expected

@@ -39,9 +39,6 @@ def read_result(path: Path, format: int, hashes: Path | None = None) -> Result |
         or "error" not in found
     ):
         raise UserError(f"{path} is not the result of a run; {advice}")
-    known = (read_json(hashes) if hashes else None) or {}
-    if known.get(path.name, was := hashlib.sha256(held).hexdigest()) != was:
-        raise UserError(f"{path} is not as the run wrote it: its checksum differs; {advice}")
     if found.get("format", format) != format:
         raise UserError(
             f"{path} has format {found['format']}, and this version reads {format}: another"
@@ -53,21 +50,30 @@ def read_result(path: Path, format: int, hashes: Path | None = None) -> Result |
         lacks = []
     if lacks:
         raise UserError(f"{path} lacks {', '.join(lacks)}; {advice}")
+    known = _hashes(hashes if found["status"] == "completed" else None)
+    if known.get(path.name, was := hashlib.sha256(held).hexdigest()) != was:
+        raise UserError(f"{path} is not as the run wrote it: its checksum differs; {advice}")
     return found  # type: ignore[return-value]
 
 
 def check_told(path: Path, last: int, result: Result, hashes: Path | None = None) -> None:
     """Raises UserError unless the lines of a completed run, whose last is of round `last`, are
     all, and as they were written."""
-    for name, was in ((read_json(hashes) if hashes else None) or {}).items():
-        file = path / name
-        if name.endswith(".jsonl") and was != (file.exists() and file_sha256(stamp_of(file))):
-            raise UserError(f"{file} is not as the run wrote it: its checksum differs; restore it")
     if last != result["rounds"]:
         raise UserError(
             f"{path}: its rounds.jsonl does not reach round {result['rounds']}, as result.json"
             " does; restore it"
         )
+    for name, was in _hashes(hashes).items():
+        file = path / name
+        if name.endswith(".jsonl") and was != (file.exists() and file_sha256(stamp_of(file))):
+            raise UserError(f"{file} is not as the run wrote it: its checksum differs; restore it")
+
+
+def _hashes(path: Path | None) -> dict[str, object]:
+    """SHA-256 by a file's name; empty where there are none."""
+    found = read_json(path) if path else None
+    return found if isinstance(found, dict) else {}
 
 
 def read_json(path: Path) -> Any:

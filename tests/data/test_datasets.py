@@ -148,7 +148,7 @@ def test_a_folder_of_images_a_class(tmp_path: Path) -> None:
 
 
 def test_a_folder_may_have_any_name_that_fits(tmp_path: Path) -> None:
-    for label in ("a", os.fsdecode(b"b\xff")):
+    for label in ("a", "b'\u03b4 \u4e2d$"):
         (tmp_path / "own" / label).mkdir(parents=True)
         Image.new("L", (8, 8)).save(tmp_path / "own" / label / "x.png")
     assert len(datasets.load(f"folder:{tmp_path / 'own'}").class_names) == 2
