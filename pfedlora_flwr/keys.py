@@ -246,8 +246,7 @@ class Section:
     def keys(self) -> dict[str, tuple[Key, Any]]:
         """Every key by its name, with its value."""
         owner: type = type(self)
-        own = keys_of(owner).items()
-        return {name: (k, attrgetter(k.attribute)(self)) for name, k in own}
+        return {name: (k, attrgetter(k.attribute)(self)) for name, k in keys_of(owner).items()}
 
     def sections(self) -> list[Section]:
         """Those in it."""

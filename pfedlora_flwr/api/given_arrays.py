@@ -62,8 +62,7 @@ def made_array(where: str) -> Iterator[None]:
     except UserError:
         raise
     except (ValueError, TypeError, RuntimeError) as error:
-        said = first_line(str(error))
-        raise UserError(f"{where} cannot be made an array: {said}") from None
+        raise UserError(f"{where} cannot be made an array: {first_line(str(error))}") from None
 
 
 def fingerprint(part: Any) -> str:

@@ -123,8 +123,7 @@ def check_same(saved: Mapping[str, object], given: Mapping[str, object]) -> None
 
     saved, given: keys with names, of the run and of the call."""
     for key, name in given.items():
-        was = saved.get(key)
-        for old, new in zip(str(was).split(","), str(name).split(","), strict=False):
+        for old, new in zip(str(saved.get(key)).split(","), str(name).split(","), strict=False):
             if is_given(old) and old != new:
                 raise UserError(
                     f"{_WHAT[key]} {_title(new)} is not the one that the run was made with:"

@@ -181,8 +181,7 @@ class Run:
         """
         given = Given()
         name = None if data is None else str(given.value("dataset", data))
-        objects = self._given.objects | given.objects
-        with available(objects), as_it_was():
+        with available(self._given.objects | given.objects), as_it_was():
             asked = clients_of(self.path)[0] if client is None else [client]
             models = (self._trained(k) for k in asked)
             options = running.keys_of(keys, Given())

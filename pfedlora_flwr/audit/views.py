@@ -124,8 +124,7 @@ def _(method: FedIT, shared: Tensors, own: ClientModel | None) -> Predictor | No
     base give; not of methods that keep a part private, or send another layout."""
     sent = {name: tensor.shape for name, tensor in shared.items()}
     for client, name in enumerate(method.model_names):  # which may differ in rank
-        layout = method.layouts[name]
-        if {n: t.shape for n, t in layout.items()} != sent:
+        if {n: t.shape for n, t in method.layouts[name].items()} != sent:
             continue
         model = method.predictor(method.initial_model(client)).eval()
         if {n for n, p in model.named_parameters() if p.requires_grad} <= sent.keys():

@@ -79,12 +79,11 @@ def table(runs: Sequence[Listed]) -> Table:
     for run in runs:
         keys = {name: run["keys"].get(name) for name in names}
         words = [f"{name}={value}" for name, value in keys.items() if value is not None]
-        accuracy = "–" if run["accuracy"] is None else f"{100 * run['accuracy']:.2f}"
         shown.add_row(
             Text(run["run"]),
             run["state"],
             f"{run['rounds']}/{run['of'] or '?'}",
-            accuracy,
+            "–" if run["accuracy"] is None else f"{100 * run['accuracy']:.2f}",
             Text("\n".join(filter(None, [" ".join(words), flags(run["reason"] or "")]))),
         )
     return shown

@@ -153,10 +153,9 @@ class Comparison:
     @cached_property
     def _grid(self) -> list[Cell]:
         """Every scenario with every method."""
-        scenarios = _product(axis for axis in self.axes if not axis.tune)
         return [
             self._cell(scenario, method)
-            for scenario in scenarios
+            for scenario in _product(axis for axis in self.axes if not axis.tune)
             for method in self.methods
             if method != POOLED or (self.base | scenario).get("sharing", "mean") == "mean"
         ]

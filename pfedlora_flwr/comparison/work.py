@@ -100,10 +100,9 @@ class Work:
     def jobs(self) -> list[Job]:
         """The runs that are left, those of the first seed before the others'; runs that failed are
         left out."""
-        cells = enumerate(self._cells)
         found = [
             job
-            for place, cell in cells
+            for place, cell in enumerate(self._cells)
             for job in self._jobs_of(cell)
             if self._takes(place, cell, job.config.experiment.seed)
         ]
@@ -160,8 +159,7 @@ class Work:
                 found += Count(of=len(later) if waited else 0)
                 continue
             for seed in later:
-                run = came.runs.get(seed) or came.missing[seed]
-                found += self._counted(came.chosen, seed, run)
+                found += self._counted(came.chosen, seed, came.runs.get(seed) or came.missing[seed])
         return found
 
     def _counted(self, candidate: Candidate, seed: int, run: Run | Missing) -> Count:
@@ -253,14 +251,13 @@ class Work:
     def _outcome(self, cell: Cell) -> Outcome:
         """The cell's outcome, in which a run that failed before we began is tried again."""
         c = self.comparison
-        score = str(c.base.get("verdict.score", "accuracy"))
         return outcome(
             self.output,
             cell,
             c.seeds,
             c.tuning_seed,
             lambda directory, _: directory in self.failed,
-            score,
+            str(c.base.get("verdict.score", "accuracy")),
         )
 
     def everything(self) -> list[Job]:

@@ -44,10 +44,9 @@ def with_outputs_kept(
     encoder = frozen_encoder(model)
     if encoder is None or e.augment:
         return data
-    wanted = {"train": train, "validation": evaluated, "test": evaluated}
     parts = {
         part: with_outputs(samples, encoder, kept(encoder, samples, e))
-        for part, wants in wanted.items()
+        for part, wants in {"train": train, "validation": evaluated, "test": evaluated}.items()
         if wants and len(samples := getattr(data, part))
     }
     return replace(data, **parts)

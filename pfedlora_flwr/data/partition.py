@@ -117,9 +117,8 @@ def _natural(e: Experiment, dataset: Dataset, known: Indices | None) -> Partitio
             f"clients is {e.clients}; {have}: "
             + (f"set clients={len(enough)}" if len(enough) else "lower partition.min-samples")
         )
-    owned = [np.flatnonzero(owner == place) for place in enough]
     return Partition(
-        _splits(e, dataset, owned, known),
+        _splits(e, dataset, [np.flatnonzero(owner == place) for place in enough], known),
         tuple(str(name) for name in names[enough]),
         dataset.feature_names or (),
         dataset.values,

@@ -436,8 +436,7 @@ def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArr
 def check_there(where: str, name: str, column: pa.ChunkedArray) -> None:
     """Raises UserError if a value is missing."""
     if column.null_count:
-        first = column.is_null().index(True).as_py() + 1
-        raise _missing(where, name, first, column.null_count)
+        raise _missing(where, name, column.is_null().index(True).as_py() + 1, column.null_count)
 
 
 def _arrays(path: Path, form: str, how: Reading) -> Arrays:
@@ -482,10 +481,9 @@ def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
             return np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
     if not (is_text(kind) or pa.types.is_boolean(kind)):
         number = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-        classes = f": {CLASSIFY}" if number else f": {SEVERAL}" if pa.types.is_nested(kind) else ""
         raise UserError(
             f"{where}: column {name!r} holds {str(column.type)[:_TYPE]}; expected text or integers"
-            + classes
+            + (f": {CLASSIFY}" if number else f": {SEVERAL}" if pa.types.is_nested(kind) else "")
         )
     found = np.asarray(column.cast(pa.string()).to_pylist(), np.str_)
     if len(empty := np.flatnonzero(found == "")):

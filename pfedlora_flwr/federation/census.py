@@ -51,8 +51,7 @@ def _counted(grid: Grid, timeout: float) -> int:
             raise UserError(f"clients is auto, and no node connected within {timeout:g} s")
         time.sleep(POLL)
     left = max(1.0, min(_QUESTION, deadline - time.monotonic()))
-    question = wire.count_message(nodes[0], left)
-    for answer in grid.send_and_receive([question], timeout=left):
+    for answer in grid.send_and_receive([wire.count_message(nodes[0], left)], timeout=left):
         try:
             return int(wire.read_reply(answer).metrics[wire.COUNT])
         except (wire.Failed, KeyError, TypeError, ValueError):

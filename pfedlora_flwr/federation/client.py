@@ -306,8 +306,7 @@ class PersonalisedClient(NumPyClient):
         policy = policy_for(self.node_config)
         self._vouched = vouched(policy, data.validation.labels, data.test.labels)
         classes = self._site(told.client).dataset.class_names
-        keep = self._keep_rows(told)
-        return visits.evaluate(method, model, data, keep, self.scores, classes)
+        return visits.evaluate(method, model, data, self._keep_rows(told), self.scores, classes)
 
     def _keep_rows(self, told: Instruction) -> Callable[[Tensor], None] | None:
         """What keeps which test rows the model has right: in a simulation without masks alone."""

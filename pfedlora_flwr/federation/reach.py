@@ -22,11 +22,10 @@ def unreached(method: Method) -> list[str]:
     same whatever their clients receive. None of a method that shares nothing."""
     if not method.state_init(derive(method.experiment.seed, "state")):
         return []
-    clients = range(min(len(method.model_names), method.experiment.clients))
     return list(
         dict.fromkeys(
             without_path(method.model_of(k))
-            for k in clients
+            for k in range(min(len(method.model_names), method.experiment.clients))
             if not method.predictor(method.private_init(k, 0)).extractor_parameters()
             and not reaches(method, k)
         )

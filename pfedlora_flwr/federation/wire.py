@@ -237,8 +237,7 @@ def decode(blob: bytes, largest: int) -> npt.NDArray[Any]:
         raise ValueError(f"an array of {len(blob)} bytes, at most {largest} are expected")
     stream = io.BytesIO(blob)
     try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
+        if np.lib.format.read_magic(stream) == (1, 0):
             read_header = np.lib.format.read_array_header_1_0
         else:
             read_header = np.lib.format.read_array_header_2_0

@@ -307,8 +307,7 @@ def _looks(look: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         try:
             found[node] = ray.get(answer, timeout=0.1)
         except Exception as error:
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            found[node] = {"silent": said[0]}
+            found[node] = {"silent": (str(error).strip().splitlines() or [type(error).__name__])[0]}
     return found
 
 

@@ -82,7 +82,6 @@ class APFL(FedAvg):
             logits = functional_call(model.own, model.mixture(whole), (inputs,))
             return cross_entropy(whole(inputs), labels) + cross_entropy(logits, labels)
 
-        trained = [*whole.parameters(), *model.own.parameters(), model.alpha]
-        visit.sgd("model", trained, loss, data)
+        visit.sgd("model", [*whole.parameters(), *model.own.parameters(), model.alpha], loss, data)
         model.settle(whole)
         return Upload(kept(whole), len(data))

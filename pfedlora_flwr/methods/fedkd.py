@@ -85,8 +85,8 @@ class FedKD(Method):
 
     def private_init(self, client: int, seed: int) -> Teacher:
         with seeded(seed):
-            local = self.client_model(client)  # first, so that it starts as with every other method
-            return Teacher(local, small_model(self).width)
+            # the client's own first, so that it starts as with every other method
+            return Teacher(self.client_model(client), small_model(self).width)
 
     def local_update(
         self, model: Teacher, received: Tensors, data: Samples, visit: Visit

@@ -83,8 +83,8 @@ class FedMRL(Averaged):
 
     def private_init(self, client: int, seed: int) -> Matryoshka:
         with seeded(seed):
-            local = self.client_model(client)  # first, so that it starts as with every other method
-            return Matryoshka(local, self.small_model())
+            # the client's own first, so that it starts as with every other method
+            return Matryoshka(self.client_model(client), self.small_model())
 
     def local_update(
         self, model: Matryoshka, received: Tensors, data: Samples, visit: Visit

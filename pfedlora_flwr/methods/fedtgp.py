@@ -118,13 +118,12 @@ class FedTGP(Method):
             net = PrototypeNet(self.classes, means.shape[1])
         net.load_state_dict({name: state[name] for name in net.state_dict()})
         loss = self.server_loss(means, labels)
-        generator = torch_generator(self.experiment.seed, "prototypes", round=round)
         train(
             net,
             lambda index: loss(means[index], labels[index], net()),
             len(means),
             self.options,
-            generator,
+            torch_generator(self.experiment.seed, "prototypes", round=round),
         )
         known = torch.cat([state["classes"], labels]).unique()
         with torch.no_grad():

@@ -109,8 +109,7 @@ class Hidden(Method):
                 tensor += upload.samples * (upload.tensors[name] - state[name])
         if self.experiment.dp.enabled:
             return added
-        whole = {n: (added[n] / self.units[n]).round() * self.units[n] for n in _WHOLE}
-        return added | whole
+        return added | {n: (added[n] / self.units[n]).round() * self.units[n] for n in _WHOLE}
 
     @property
     def uses_rounds(self) -> bool:

@@ -73,8 +73,8 @@ class PFedAFM(Averaged):
 
     def private_init(self, client: int, seed: int) -> FeatureMixture:
         with seeded(seed):
-            local = self.client_model(client)  # first, so that it starts as with every other method
-            return FeatureMixture(local, self._small())
+            # the client's own first, so that it starts as with every other method
+            return FeatureMixture(self.client_model(client), self._small())
 
     def local_update(
         self, model: FeatureMixture, received: Tensors, data: Samples, visit: Visit

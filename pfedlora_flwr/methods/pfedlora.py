@@ -169,12 +169,11 @@ class PFedLoRA(Method):
                 "adapter", adapter.parameters(), adapter_loss_of_inputs, data, epochs=epochs, lr=lr
             )
         else:  # f_k is frozen and the inputs are the same in every epoch: R̃ is computed once
-            features = self.features(model, data, visit)
             visit.sgd(
                 "adapter",
                 adapter.parameters(),
                 adapter_loss,
-                features,
+                self.features(model, data, visit),
                 epochs=epochs,
                 lr=lr,
                 augment=False,

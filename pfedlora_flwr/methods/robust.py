@@ -45,10 +45,9 @@ class Rule:
         that Krum takes."""
         if self.kind == "krum":
             return uploads[krum(uploads, self.liars)].tensors
-        first = next(iter(uploads.values())).tensors
         return {
             name: self.middle(torch.stack([u.tensors[name] for u in uploads.values()])).to(t.dtype)
-            for name, t in first.items()
+            for name, t in next(iter(uploads.values())).tensors.items()
         }
 
     def rows(self, values: Tensor, classes: Tensor) -> Tensors:

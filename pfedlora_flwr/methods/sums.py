@@ -350,9 +350,8 @@ class OfSums(Hidden):
             held[client] = held.get(client, torch.zeros_like(change.counts)) + change.counts
             visits[client] = round
         clients = sorted(visits)
-        right = sum((upload.tensors["right"] for upload in uploads.values()), state["right"])
         return total.tensors() | {
-            "right": right,
+            "right": sum((upload.tensors["right"] for upload in uploads.values()), state["right"]),
             "clients": torch.tensor(clients, dtype=torch.int64),
             "visits": torch.tensor([visits[k] for k in clients], dtype=torch.int64),
             "held": torch.stack([held[k] for k in clients]),

@@ -227,8 +227,7 @@ def _tokeniser(stamp: Stamp) -> Any:
     except UserError:
         raise
     except Exception as error:  # the library's own, of one type
-        said = first_line(str(error))
-        raise UserError(f"{file} holds no tokeniser: {said}") from None
+        raise UserError(f"{file} holds no tokeniser: {first_line(str(error))}") from None
 
 
 @lru_cache(maxsize=8)
@@ -322,9 +321,8 @@ def _encoder(named: Named, folder: Path, stamp: Stamps) -> tuple[Encoder, int, i
     except UserError:
         raise
     except Exception as error:  # of many types
-        said = first_line(str(error))
         raise UserError(
-            f"model {str(named)!r}: transformers cannot read {folder}: {said}"
+            f"model {str(named)!r}: transformers cannot read {folder}: {first_line(str(error))}"
         ) from None
     if getattr(model, "pooler", None) is not None:
         model.pooler = None  # which R does not need

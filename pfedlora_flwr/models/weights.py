@@ -192,9 +192,8 @@ def fetched(name: str, repository: str, filename: str, url: str, way: str = "") 
 def unfetched(name: str, why: str, way: str = "") -> UserError:
     """What is said of weights that are in no reach. way: what else a user can do."""
     files = f"give them as a file, {name.replace(':pretrained', ':weights=FILE')}, or leave out"
-    said = first_line(why)
     return UserError(
-        f"model {name!r}: its weights cannot be downloaded ({said});"
+        f"model {name!r}: its weights cannot be downloaded ({first_line(why)});"
         f" {way or f'{files} `pretrained`'}"
     )
 

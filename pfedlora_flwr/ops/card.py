@@ -38,12 +38,11 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
         told = f"{correct} of {whole} correct ({100 * correct / whole:.2f} %)"
         return told + (_IN_BF16 if _evaluated_in_bf16(trained) else "")
 
-    changed = e.changed().items()
     settings = ", ".join(
         f"{name}={datasets.without_path(e.dataset)}"
         if name == "dataset"
         else f"{name}={without_folders(value)}"
-        for name, value in changed
+        for name, value in e.changed().items()
         if name != "dataset" or not is_own(trained.about)
     )
     data = client_data(trained.about, trained.experiment, trained.task)

@@ -237,8 +237,7 @@ def _warn_of_own_code(work: Work, warn: Say) -> None:
     by_files: dict[str, list[str]] = {}
     for directory, found in work.other_code().items():
         if directory not in work.redo:
-            name = str(directory.relative_to(work.output))
-            by_files.setdefault(str(found), []).append(name)
+            by_files.setdefault(str(found), []).append(str(directory.relative_to(work.output)))
     for files, runs in by_files.items():
         told = (
             f"warning: your code has changed ({files}) since {len(runs)} runs that stay as they"

@@ -194,8 +194,7 @@ def _of_model(seen: Any) -> Attack | None:
     samples, members = candidates(seen, seen.client)
     if not len(samples):
         return None
-    found = losses(seen.method.predictor(seen.trained.module), samples)
-    return measure([Part(members, -found)])
+    return measure([Part(members, -losses(seen.method.predictor(seen.trained.module), samples))])
 
 
 def _by_shadows(seen: Any, count: int) -> Attack | None:

@@ -142,10 +142,9 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
 def robustness(study: Study, folder: Path) -> list[Picture]:
     """Accuracy against every numeric key that the scenarios vary alone, one panel for each setting
     of the others."""
-    pairs = [pair for scenario in study.scenarios for pair in scenario.items()]
     names = dict.fromkeys(
         key
-        for key, value in pairs
+        for key, value in [pair for scenario in study.scenarios for pair in scenario.items()]
         if isinstance(value, int | float) and not isinstance(value, bool)
     )
     return [picture for name in names if (picture := _robustness(study, name, folder))]

@@ -53,8 +53,7 @@ def page(
             )
     for table in tables:
         if not any(table.name in of_tables for _, _, of_tables in _SECTIONS):
-            inside = table.html() + _taken(left, (table.name,))
-            body.append(_fold(html.escape(table.title), inside))
+            body.append(_fold(html.escape(table.title), table.html() + _taken(left, (table.name,))))
     if left:
         body.append(_fold("Further figures", _figures(left)))
     body.append(_fold("What was run", listed(facts, notes)))

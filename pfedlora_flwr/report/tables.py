@@ -336,8 +336,7 @@ def _distinct(labels: Sequence[str], names: Sequence[str]) -> list[str]:
 
 def _target(outcome: Outcome) -> str:
     """The accuracy that costs are counted to."""
-    run = next(iter(outcome.runs.values()))
-    return f"{100 * run.to_target['accuracy']:g} %"
+    return f"{100 * next(iter(outcome.runs.values())).to_target['accuracy']:g} %"
 
 
 def _percent(outcome: Outcome, place: str) -> str:

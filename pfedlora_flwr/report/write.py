@@ -157,11 +157,10 @@ def _markdown(
     notes: Sequence[str],
     found: Sequence[Table],
 ) -> str:
-    listed = "".join(f"- {label}: {text}\n" for label, text in facts)
     parts = [
         f"# {title}\n",
         *(f"{markdown(text)}\n" for text in paragraphs),
-        listed,
+        "".join(f"- {label}: {text}\n" for label, text in facts),
         *(f"{note}\n" for note in notes),
         *(table.markdown() for table in found),
     ]

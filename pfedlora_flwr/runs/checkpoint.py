@@ -192,18 +192,16 @@ class ServerState:
         """By further predictor of the method: the unweighted mean of its test accuracy over the
         clients that have it."""
         found = self.other_accuracies.values()
-        names = dict.fromkeys(name for shares in found for name in shares)
         return {
             name: statistics.fmean(shares[name] for shares in found if name in shares)
-            for name in names
+            for name in dict.fromkeys(name for shares in found for name in shares)
         }
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the tensors."""
         meta = {k: v for k, v in self.__dict__.items() if k != "tensors"}
-        counts = {k: asdict(c) for k, c in self.counts.items()}
         return meta | {
-            "counts": counts,
+            "counts": {k: asdict(c) for k, c in self.counts.items()},
             "stale": sorted(self.stale),
             "totals": self.totals.as_dict(),
             "before_last": self.before_last.to_json() if self.before_last else None,

@@ -279,9 +279,8 @@ def best_round(e: Experiment, rows: list[RoundRow], score: str = "accuracy") -> 
     """Of the comparable rounds that evaluate the best one by the clients' mean `score` on their
     validation parts, then by their accuracy there; the earliest of ties."""
     over_all = comparable(e, rows)
-    evaluated = [row for row in over_all if e.evaluates(row["round"])]
     return max(
-        evaluated or over_all,
+        [row for row in over_all if e.evaluates(row["round"])] or over_all,
         key=lambda row: (validation_of(row, score), row["validation_accuracy"]),
     )
 
@@ -292,8 +291,8 @@ def ends_early(e: Experiment, rows: list[RoundRow]) -> bool:
         return False
     best = best_round(e, rows, e.stop.score)
     since = [r for r in rows if r["round"] > best["round"] and e.evaluates(r["round"])]
-    told = math.isfinite(validation_of(best, e.stop.score))  # no site withholds it
-    return told and len(since) >= e.stop.patience
+    # finite unless its site withholds it
+    return math.isfinite(validation_of(best, e.stop.score)) and len(since) >= e.stop.patience
 
 
 def validation_of(row: Mapping[str, Any], score: str) -> float:

@@ -261,10 +261,9 @@ def _build(
     try:
         restore(f"{store.path(version)}", module, tensors, store.base(version))
     except RuntimeError as error:
-        why = str(error).splitlines()[-1].strip()
         raise UserError(
             f"{store.path(version)}: the code here builds another model than client"
-            f" {client} has: {why}"
+            f" {client} has: {str(error).splitlines()[-1].strip()}"
         ) from None
     module = channels_last(module.eval())
     digest, data = tensors_sha256(kept(module)), store.data(version)
