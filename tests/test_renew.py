@@ -243,7 +243,8 @@ def test_what_cannot_be_begun_from_is_one_line(tmp_path: Path) -> None:
             {"clients": 3, "partition.kind": "iid"},
             "clients is 3, and .* which has 5: .*its number",
         ),
-        ({"models": "auto"}, "another architecture cannot go on"),
+        ({"models": "auto"}, "its models are .*another architecture cannot go on"),
+        ({"models": "auto", "setting": "homogeneous"}, "its models are .*another architecture"),
         ({"method": "fedlda", "initial-models": "architecture"}, "needs no start"),
         ({"output": "one"}, "the run's own output"),
     ):

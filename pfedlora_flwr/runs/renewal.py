@@ -108,9 +108,9 @@ class Renewal:
                 f"clients is {e.clients}, and {told}, which has {saved.clients}: each keeps"
                 " its number"
             )
-        if (was := [str(m) for m in saved.models or ()]) != (
-            now := [str(m) for m in e.models or ()]
-        ):
+        methods = self._method, Setup.of(old.run_config()).method
+        now, was = ([str(model) for model in method.model_names] for method in methods)
+        if now != was:
             raise UserError(
                 f"{told}: {differing('models', now, 'that run has', was)}: another architecture"
                 " cannot go on from its models"
