@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from pfedlora_flwr.models.registry import facts
-from pfedlora_flwr.models.task import Task
 from tests.conftest import ROOT, Cli
 
 pytestmark = pytest.mark.slow
@@ -48,7 +46,6 @@ def shell(cli: Cli, script: str) -> subprocess.CompletedProcess[str]:
         ("A model", "own-model"),
         ("Files, tables, arrays and functions", "own-data"),
         ("A method", "own-method"),
-        ("A method of the extractor", "own-fedper"),
         ("An observer", "own-observer"),
     ],
 )
@@ -74,7 +71,7 @@ def test_the_example_runs(cli: Cli, section: str, run: str) -> None:
             "mymodels:Rows",
             "cnn5",
         ]
-    if section == "Data":
+    if section == "Files, tables, arrays and functions":
         predictions = [
             re.search(r"pictures/(\w+)/0.png: (\w+)", line)
             for line in outputs["run"].stdout.splitlines()
@@ -84,16 +81,11 @@ def test_the_example_runs(cli: Cli, section: str, run: str) -> None:
         assert all(p and p[2] in ("red", "green", "blue") for p in predictions)
     if section == "A method":
         assert result["communication"]["parameters_up"] == 2 * 4 * 5010
-    if section == "A method of the extractor":
-        extractor = facts("cnn1", Task(10)).parameters - 5010
-        assert result["communication"]["parameters_up"] == 2 * 4 * extractor
-        assert {row["model"] for row in result["per_client"].values()} == {"cnn1"}
 
 
 def test_every_section_has_an_example() -> None:
     assert [
         title for title, blocks in SECTIONS.items() if any(kind == "run" for kind, _, _ in blocks)
     ] == [
-        *("A model", "An observer", "Files, tables, arrays and functions"),
-        *("A method", "A method of the extractor"),
+        *("A model", "An observer", "Files, tables, arrays and functions", "A method"),
     ]

@@ -159,8 +159,6 @@ class Policy(Section):
         hours = _HOURS.fullmatch(self.hours or "0-1")
         if not hours or int(hours[1]) == int(hours[2]) % 24:
             yield f"hours is {self.hours!r}; allowed: two different hours such as 20-6, or nothing"
-        if self.dp == "record" and self.masked:
-            yield "dp is record and secagg is required, and no run has both: choose one"
         if out.scores == "none" and self.masked:
             yield "egress.scores is none and secagg is required, whose sums hold scores: set mean"
         if out.samples == "capped" and out.cap is None:
@@ -224,6 +222,8 @@ class Policy(Section):
         elif self.dp not in ("any", e.dp.level):
             demanded = f"dp of level {self.dp} is demanded here"
             yield f"{demanded}, and dp.level is {e.dp.level} in this run"
+        elif self.dp == "record" and e.noises_sums and not e.secagg.enabled:
+            yield "dp of level record is demanded here, and this run's server reads exact sums"
 
     def open_at(self, hour: int) -> bool:
         """Whether messages are answered in this local hour."""

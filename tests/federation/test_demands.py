@@ -59,11 +59,6 @@ def ledger(output: Path, site: int = 0) -> list[dict[str, int]]:
         ({"dp": "user"}, KEYS | {"dp.noise": 0}, "dp is demanded here, and dp.noise is 0 in this"),
         ({"epsilon-cap": 3}, NO_DP, "epsilon-cap is demanded here, and no dp is set in this run"),
         ({"dp": "record"}, NOISED, "dp of level record is demanded here, and dp.level is user in"),
-        (
-            {"dp": "record", "secagg": "required"},
-            NOISED,
-            "dp is record and secagg is required, and no run has both",
-        ),
         ({"dp": "yes"}, NOISED, "the node-config: dp is 'yes'; allowed: any | user | record"),
         ({"epsilon-cap": "nan"}, NOISED, "epsilon-cap is nan; allowed: auto, or a number > 0"),
         ({"epsilon-cap": -1}, NOISED, "epsilon-cap is -1.0; allowed: auto, or a number > 0"),

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from pfedlora_flwr.audit.audit import audit
 from pfedlora_flwr.audit.canaries import RARE
-from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import dp
 from pfedlora_flwr.launch.dp_plan import plan
@@ -24,6 +24,7 @@ from pfedlora_flwr.models.summary import Summary
 from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.site.policy import Policy
 from pfedlora_flwr.training.loop import Samples, Visit
 from tests.conftest import needs, run_locally
 from tests.methods.test_sums import METHODS, Federation, drawn, made, some
@@ -48,6 +49,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 def length(tensors: Tensors) -> float:
     return float(sum(t.square().sum() for t in tensors.values()) ** 0.5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_site_that_demands_noise_of_records_takes_masked_sums_alone(
+    run: dict[str, object], masked: bool
+) -> None:
+    """Without masks the server reads the exact sums, and noises them."""
+    masks = {"secagg.enabled": True, "secagg.max-samples": 64} if masked else {}
+    config = run_config(run | RECORD | {"method": "fedlda"} | masks)
+    found = [*Policy.of_node({"dp": "record"}).objections(config, {}, "train")]
+    told = "dp of level record is demanded here, and this run's server reads exact sums"
+    assert found == ([] if masked else [told])
 
 
 @pytest.mark.parametrize("more", [{}, {"secagg.enabled": True, "secagg.max-samples": 64}])
