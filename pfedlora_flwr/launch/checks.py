@@ -33,8 +33,6 @@ _WAYS_OUT = (
     " adds to it (pfedlora_plus with adapter.predict=sum)"
 )
 """Of a head that learns alone. It is a valid control."""
-_NAMED = 10
-"""Classes in a message."""
 
 Say = Callable[[str], None]
 """Takes a line for the user."""
@@ -171,7 +169,7 @@ def _data(start: Start) -> Iterable[str]:
     if of != x.verdict_score and of not in names:
         raise UserError(
             f"verdict.score is {x.verdict_score}, and no class is {of!r}; the classes:"
-            f" {some(names, _NAMED)}"
+            f" {some(names)}"
         )
     told = start.setup.remarks
     if e.data.client_column and e.partition.kind != NATURAL:
