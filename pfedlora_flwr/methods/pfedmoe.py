@@ -11,12 +11,12 @@ import math
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.averaged import Averaged
 from pfedlora_flwr.methods.method import ONE_WIDTH, SMALL, Method, Predictors, Tensors, Upload
+from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
 from pfedlora_flwr.models.gate import Gate
@@ -84,11 +84,7 @@ class PFedMoE(Averaged):
     ) -> Upload:
         """Both experts, the gate and the last layer are trained end to end."""
         load_kept(model.small, received)  # θ_k ← θ^{t-1}
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return cross_entropy(model(inputs), labels)
-
-        visit.sgd("model", model.parameters(), loss, data)
+        train_locally(model, data, visit)
         return Upload(kept(model.small), len(data))  # θ_k^t goes up, ω_k^t and φ_k^t stay
 
     def other_predictors(self, model: Mixture, received: Tensors) -> Predictors:
