@@ -71,5 +71,4 @@ def fingerprint(part: Any) -> str:
     if array.dtype.kind in "OU":
         return json.dumps([str(one) for one in array.ravel()])
     held = np.ascontiguousarray(array.astype("i8") if array.dtype.kind in "mM" else array)
-    data = hashlib.sha256(held.data).hexdigest()
-    return f"{array.dtype.str} {array.shape} {data}"
+    return f"{array.dtype.str} {array.shape} {hashlib.sha256(held.data).hexdigest()}"

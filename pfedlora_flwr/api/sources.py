@@ -240,12 +240,11 @@ def _text(what: str, found: type | FunctionType) -> str:
 def _class_text(found: type) -> str | None:
     """A class's source by the file of one of its functions: `inspect` looks for it in its module,
     which has no file in a notebook."""
-    functions = [
+    for function in [
         member
         for member in vars(found).values()
         if isinstance(member, FunctionType) and member.__qualname__.startswith(found.__qualname__)
-    ]
-    for function in functions:
+    ]:
         text = "".join(linecache.getlines(function.__code__.co_filename))
         line = function.__code__.co_firstlineno
         for node in _classes(ast.parse(text), found.__name__):

@@ -30,7 +30,6 @@ _FROZEN = (
     " and the client's own are not tried beside it"
 )
 _ABSENT = "not every encoder is here"
-_LISTED = 10
 
 
 def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
@@ -75,7 +74,7 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
 
 
 def _left_out(without: Sequence[int], of: int) -> str:
-    names = some([str(client) for client in sorted(without)], _LISTED)
+    names = some([str(client) for client in sorted(without)])
     return (
         f"membership: {len(without)} of {of} clients left out, without a class both in their"
         f" training and in their held-out part: {names}"

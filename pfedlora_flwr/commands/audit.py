@@ -52,15 +52,12 @@ def show(run: RunDirectory, found: Audit, out: Console) -> None:
     for name in ("told", "by", "attack", "AUC", "95 % interval", "TPR, 1 % FPR"):
         table.add_column(name, justify="left" if name in ("told", "by", "attack") else "right")
     for what, source, attack, measured in _lines(found):
-        interval = (
-            "–" if measured["low"] is None else f"{measured['low']:.2f} – {measured['high']:.2f}"
-        )
         table.add_row(
             what,
             source,
             attack,
             f"{measured['auc']:.3f}",
-            interval,
+            "–" if measured["low"] is None else f"{measured['low']:.2f} – {measured['high']:.2f}",
             f"{measured['tpr_at_1pct']:.3f}",
         )
     last = found["rounds"][-1]

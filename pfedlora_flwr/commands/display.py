@@ -93,8 +93,7 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
     err.print(f"{result['error']}{after}" if stopped else f"failed{after}: {result['error']}")
     if stopped and not after:
         err.print("no round was completed; the same command starts it again")
-    spent = result.get("stopped_by") == "dp"
-    if after and (stopped or result.get("resumable")) and not spent:
+    if after and (stopped or result.get("resumable")) and result.get("stopped_by") != "dp":
         err.print(f"{'to continue' if stopped else 'to continue once that is mended'}: {again}")
     return stopped_code(result) if stopped else FAILED
 

@@ -110,11 +110,10 @@ def _readable(run: RunDirectory, name: str) -> Listed:
     saved, result, rows = run.saved_keys(), run.result(), run.rounds()
     e, score = _evaluated(saved, run), saved.get("verdict.score", "accuracy")
     running = run.is_held
-    state = "running" if running else result["status"] if result else "unfinished"
     keys = {key: value for key, value in saved.items() if key not in NO_RESULT}
     return {
         "run": name,
-        "state": state,
+        "state": "running" if running else result["status"] if result else "unfinished",
         "rounds": rows[-1]["round"] if rows else 0,
         "of": e.rounds,
         "keys": keys | {"dataset": data_name(run, e)},

@@ -124,13 +124,12 @@ def evaluation_notes(evaluations: Sequence[Evaluation]) -> Iterator[str]:
 def show_evaluations(evaluations: Sequence[Evaluation], out: Console) -> None:
     """The scores, and of one client a table of its classes."""
     first, alone = evaluations[0], len(evaluations) == 1
-    columns = (
+    table = Table()
+    for name in (
         ("class", "samples", "recall")
         if alone
         else ("client", "samples", "accuracy", "balanced accuracy", "macro-F1")
-    )
-    table = Table()
-    for name in columns:
+    ):
         table.add_column(name, justify="left" if name == "class" else "right")
     if alone:
         for row in first["classes"]:

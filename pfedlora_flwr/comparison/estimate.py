@@ -106,9 +106,7 @@ def model_bytes(config: RunConfig) -> int:
 def state_bytes(config: RunConfig) -> int:
     """Disk, at most, for one version of the states that lie beside the server's checkpoint: of
     clients that have one each."""
-    if not config.experiment.state_per_client:
-        return 0
-    return _state_bytes(_seedless(config))
+    return _state_bytes(_seedless(config)) if config.experiment.state_per_client else 0
 
 
 def upload_bytes(config: RunConfig) -> int:

@@ -163,8 +163,7 @@ class Comparison:
     def _as_standalone(self, cell: Cell) -> Cell:
         """The cell, without candidates if it is Standalone by construction. What this depends on is
         the same for all its candidates and seeds."""
-        config = self.config(cell, cell.candidates[0], self.tuning_seed)
-        if not is_standalone(Setup.of(config)):
+        if not is_standalone(Setup.of(self.config(cell, cell.candidates[0], self.tuning_seed))):
             return cell
         mine, alone = (choices(self._tuned(name)) for name in (cell.method, "standalone"))
         if "standalone" in self.methods and mine != alone:

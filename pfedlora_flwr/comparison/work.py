@@ -20,7 +20,6 @@ from pfedlora_flwr.runs.directory import RunDirectory
 
 STALE = "stale"
 """What `--redo` calls the runs that another code of the user's did than is here."""
-_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -244,7 +243,7 @@ class Work:
                 known = [str(run.relative_to(self.output)) for run in there]
                 raise UserError(
                     f"redo is {name!r}; allowed: {STALE}, or the folder of runs that are there:"
-                    f" {some(known, _NAMED) or 'there are none'}"
+                    f" {some(known) or 'there are none'}"
                 )
             self.redo.update(meant)
 

@@ -29,11 +29,10 @@ def check(config: RunConfig, method: type[Method]) -> None:
     for section in config.experiment.sections():
         section.check()
     for one in CHECKS:
-        one(config, method)
+        one(config.experiment, config.execution, method)
 
 
-def _method(config: RunConfig, method: type[Method]) -> None:
-    e = config.experiment
+def _method(e: Experiment, x: Execution, method: type[Method]) -> None:
     check_experiment(method, e)
     if method.shares_lora and {*e.train} != {"lora"}:
         raise UserError(
@@ -54,8 +53,8 @@ def _method(config: RunConfig, method: type[Method]) -> None:
         raise UserError(f"{told}; the options of {e.method} are keys: {own or 'it has none'}")
 
 
-def _min_clients(config: RunConfig, method: type[Method]) -> None:
-    e, wanted = config.experiment, config.execution.min_clients
+def _min_clients(e: Experiment, x: Execution, method: type[Method]) -> None:
+    wanted = x.min_clients
     if wanted is not None and wanted > e.clients - len(e.clients_left):
         raise UserError(
             f"min-clients is {wanted}; allowed: auto, or at most clients, which is {e.clients}"
@@ -63,8 +62,8 @@ def _min_clients(config: RunConfig, method: type[Method]) -> None:
         )
 
 
-def _sites(config: RunConfig, method: type[Method]) -> None:
-    sites, clients = config.execution.sites, config.experiment.clients
+def _sites(e: Experiment, x: Execution, method: type[Method]) -> None:
+    sites, clients = x.sites, e.clients
     if sites and (len({*sites}) < len(sites) or len(sites) != clients):
         raise UserError(
             f"sites is {sites.text!r}; allowed: as many different names as clients, which is"
@@ -72,8 +71,8 @@ def _sites(config: RunConfig, method: type[Method]) -> None:
         )
 
 
-def _joined(config: RunConfig, method: type[Method]) -> None:
-    e, told = config.experiment, f"clients-joined is {config.experiment.clients_joined!r}"
+def _joined(e: Experiment, x: Execution, method: type[Method]) -> None:
+    told = f"clients-joined is {e.clients_joined!r}"
     if not e.clients_joined:
         return
     numbers = [(-1, 0), *e.clients_joined, (e.rounds, e.clients)]
@@ -86,12 +85,12 @@ def _joined(config: RunConfig, method: type[Method]) -> None:
         raise UserError(f"{told}; with {e.fixes_clients} no client can join")
 
 
-def _left(config: RunConfig, method: type[Method]) -> None:
-    e, told = config.experiment, f"clients-left is {config.experiment.clients_left!r}"
+def _left(e: Experiment, x: Execution, method: type[Method]) -> None:
+    told = f"clients-left is {e.clients_left!r}"
     if not e.clients_left:
         return
     if any(isinstance(client, str) for _, client in e.clients_left):
-        if not config.execution.resume:
+        if not x.resume:
             raise UserError(
                 f"{told}; allowed: R:K or K, numbers; with resume=true sites' names, too"
             )
@@ -111,8 +110,7 @@ def _left(config: RunConfig, method: type[Method]) -> None:
         raise UserError(f"{told}; with {e.fixes_clients} no client can leave")
 
 
-def _held_out(config: RunConfig, method: type[Method]) -> None:
-    e = config.experiment
+def _held_out(e: Experiment, x: Execution, method: type[Method]) -> None:
     if not e.held_out.clients:
         return
     if e.held_out.clients >= e.clients:
@@ -132,8 +130,7 @@ def _held_out(config: RunConfig, method: type[Method]) -> None:
         )
 
 
-def _scores(config: RunConfig, method: type[Method]) -> None:
-    e, x = config.experiment, config.execution
+def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
     few = ("accuracy", *(name.replace("_", "-") for name in OF_DECISIONS))
     if e.hides_clients and x.verdict_score not in few:
         raise UserError(
@@ -154,8 +151,7 @@ def _scores(config: RunConfig, method: type[Method]) -> None:
         )
 
 
-def _trained(config: RunConfig, method: type[Method]) -> None:
-    e = config.experiment
+def _trained(e: Experiment, x: Execution, method: type[Method]) -> None:
     if e.noises_gradients and (e.loss.function or e.loss.weights != "none"):
         what = "loss.function" if e.loss.function else "loss.weights"
         raise UserError(f"{what} is set, and noise of records is for the mean cross entropy alone")
@@ -171,8 +167,7 @@ def _trained(config: RunConfig, method: type[Method]) -> None:
         )
 
 
-def _inputs(config: RunConfig, method: type[Method]) -> None:
-    e = config.experiment
+def _inputs(e: Experiment, x: Execution, method: type[Method]) -> None:
     names = e.data.class_names or ()
     if names and e.classes not in (None, len(names)):
         raise wrong("classes", e.classes, f"auto, or {len(names)}, the number of data.class-names")
@@ -184,11 +179,10 @@ def _inputs(config: RunConfig, method: type[Method]) -> None:
         )
 
 
-def _control(config: RunConfig, method: type[Method]) -> None:
+def _control(e: Experiment, x: Execution, method: type[Method]) -> None:
     """What works on the one mean of all uploads of a round."""
-    e = config.experiment
     wanted_by = {
-        "audit.uploads": config.execution.audit_uploads,
+        "audit.uploads": x.audit_uploads,
         "secagg.enabled": e.secagg.enabled,
         "dp": e.noises_rounds,
         f"aggregation={e.aggregation}": e.aggregation != "mean",
@@ -198,8 +192,7 @@ def _control(config: RunConfig, method: type[Method]) -> None:
         raise UserError(f"sharing is {e.sharing}; allowed with {names[0]}: mean")
 
 
-def _aggregation(config: RunConfig, method: type[Method]) -> None:
-    e = config.experiment
+def _aggregation(e: Experiment, x: Execution, method: type[Method]) -> None:
     if e.max_weight and e.hides_clients and not e.noises_gradients:
         raise UserError(
             f"max-weight is {e.max_weight:g}; allowed with {e.hides_clients}: 0, for "
@@ -234,8 +227,8 @@ def _aggregation(config: RunConfig, method: type[Method]) -> None:
         )
 
 
-def _kept_uploads(config: RunConfig, method: type[Method]) -> None:
-    if config.execution.audit_uploads and config.experiment.secagg.enabled:
+def _kept_uploads(e: Experiment, x: Execution, method: type[Method]) -> None:
+    if x.audit_uploads and e.secagg.enabled:
         raise UserError(
             "audit.uploads is true and secagg.enabled, too: under masks no upload can be kept;"
             " audit such a run from its sum"
@@ -247,8 +240,8 @@ def _averaging() -> str:
     return ", ".join(name for name, one in found if one.averages or one.adds)
 
 
-def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
-    e, shares = config.experiment, config.execution.secagg_shares
+def _secure_aggregation(e: Experiment, x: Execution, method: type[Method]) -> None:
+    shares = x.secagg_shares
     if not e.secagg.enabled:
         return
     if not method.averages and not method.adds:
@@ -261,7 +254,7 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
         raise UserError(f"secagg.enabled needs 3 to {_MOST_MASKED} sampled clients, {told}")
     if shares is not None and shares % 2 == 0:
         raise UserError(f"secagg.shares is {shares}; allowed: auto, or an odd integer ≥ 5")
-    changing, least = getattr(e.options, "changing", None), config.execution.secagg_threshold
+    changing, least = getattr(e.options, "changing", None), x.secagg_threshold
     if changing is not None and not at_least(least, e.sampled) <= changing <= e.sampled:
         raise UserError(
             f"sums.changing is {changing}; allowed with secagg.enabled: auto, or"
@@ -271,8 +264,7 @@ def _secure_aggregation(config: RunConfig, method: type[Method]) -> None:
         raise wrong("secagg.shares", shares, f"at most the {e.sampled} sampled clients")
 
 
-def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
-    e = config.experiment
+def _differential_privacy(e: Experiment, x: Execution, method: type[Method]) -> None:
     if not e.dp.of_users:
         return
     if not method.averages and not method.adds:
@@ -291,8 +283,7 @@ def _differential_privacy(config: RunConfig, method: type[Method]) -> None:
         )
 
 
-def _privacy_of_records(config: RunConfig, method: type[Method]) -> None:
-    e = config.experiment
+def _privacy_of_records(e: Experiment, x: Execution, method: type[Method]) -> None:
     if not e.noises_gradients:
         return
     # one that inherits it may send more
@@ -333,7 +324,7 @@ def check_way(x: Execution) -> None:
         )
 
 
-CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
+CHECKS: tuple[Callable[[Experiment, Execution, type[Method]], None], ...] = (
     _differential_privacy,
     _privacy_of_records,
     _method,
@@ -349,7 +340,7 @@ CHECKS: tuple[Callable[[RunConfig, type[Method]], None], ...] = (
     _aggregation,
     _kept_uploads,
     _secure_aggregation,
-    lambda config, method: check_way(config.execution),
+    lambda e, x, method: check_way(x),
 )
 """In order; each raises UserError for keys that do not go together."""
 

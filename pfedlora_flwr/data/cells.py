@@ -15,7 +15,6 @@ from pfedlora_flwr.errors import UserError, permissions, some
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_NAMED = 10
 _NUMBER = r"^\s*[-+]?(\d+{0}?\d*|{0}\d+)([eE][-+]?\d+)?\s*$"
 """A number in text, with its decimal mark."""
 _MARKS = {"point": "[.]", "comma": ","}
@@ -85,6 +84,6 @@ def headless(names: Sequence[str]) -> str:
     if 2 * len(numbers) <= len(names) or counts or even:
         return ""
     return (
-        f"columns are called by numbers ({some(numbers, _NAMED)}): if the file has no header, its"
+        f"columns are called by numbers ({some(numbers)}): if the file has no header, its"
         " first row is lost in them"
     )

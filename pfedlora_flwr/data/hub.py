@@ -36,7 +36,6 @@ _TYPES = dict.fromkeys(("List", "LargeList", "Sequence", "Array2D", "Array3D"), 
     "large_binary": _IMAGE,
 }
 """Columns that hold an image or an array in each row, by the library's names of their types."""
-_NAMED = 10
 
 
 def huggingface(text: str, how: Reading) -> Arrays:
@@ -81,8 +80,7 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
     for key, name in named.items():
         if name is not None and name not in rows.column_names:
             raise UserError(
-                f"{where}: it has no column {name!r}, but {some(rows.column_names, _NAMED)}; mend"
-                f" {key}"
+                f"{where}: it has no column {name!r}, but {some(rows.column_names)}; mend {key}"
             )
     others = [*dict.fromkeys(filter(None, (label, how.client_column, how.split_column)))]
     table = rows.select_columns(others if column else rows.column_names).with_format("arrow")[:]
@@ -92,8 +90,8 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
         labels, names = found.to_numpy(), list(rows.features[label].names)
         if how.class_names and list(how.class_names) != names:
             raise UserError(
-                f"{where}: data.class-names is {some(how.class_names, _NAMED)}; allowed: auto, or"
-                f" {some(names, _NAMED)}"
+                f"{where}: data.class-names is {some(how.class_names)}; allowed: auto, or"
+                f" {some(names)}"
             )
     else:
         labels, names = tables.labels_of(where, label, found, how)
@@ -197,7 +195,7 @@ def _only(where: str, rows: Dataset, kind: str, key: str, how: Reading) -> str |
     ]
     if len(found) > 1:
         raise UserError(
-            f"{where}: several columns are of the type {kind} ({some(found, _NAMED)}): set {key}"
+            f"{where}: several columns are of the type {kind} ({some(found)}): set {key}"
         )
     return found[0] if found else None
 
@@ -214,7 +212,7 @@ def _labelled(
     kept = {name: rows for name, rows in splits.items() if not _unlabelled(rows, label)} or splits
     left_out = [name for name in splits if name not in kept]
     gone = counted(len(left_out), "split")
-    told = f"left out: {gone} in which no row has a label: {some(left_out, _NAMED)}"
+    told = f"left out: {gone} in which no row has a label: {some(left_out)}"
     try:
         rows = concatenate_datasets([*kept.values()])
     except Exception as error:  # of several types

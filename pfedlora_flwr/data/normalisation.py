@@ -20,7 +20,6 @@ _BYTES = 4_000_000
 """Of the inputs looked at together; in float64 eight times as many."""
 _ROUNDING = 4
 """Steps between two numbers at a mean: what varies less is constant except for rounding."""
-_NAMED = 10
 _LOOKED_AT = 1_000_000
 """Values of a channel or feature, from the first, whose distinct ones are counted."""
 
@@ -70,7 +69,7 @@ def coarse(columns: Iterable[tuple[str, npt.NDArray[Any]]]) -> list[str]:
     return [
         f"float32 holds fewer than half of the distinct values, even normalised, of: {told}:"
         " subtract an offset, rescale or split them"
-        for told in ([some(lost, _NAMED)] if lost else [])
+        for told in ([some(lost)] if lost else [])
     ]
 
 

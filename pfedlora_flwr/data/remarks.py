@@ -12,8 +12,6 @@ from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.data.source import SPLITS
 from pfedlora_flwr.errors import looks, some
 
-_NAMED = 10
-"""Classes that a line names."""
 _MISSING = {"NA", "N/A", "nan", "NaN", "null", "None", ""}
 """What programs write for a value that is missing."""
 _PARTS = 3
@@ -34,12 +32,12 @@ def remarks(dataset: Dataset, partition: Partition) -> Iterator[str]:
     if empty := dataset.empty_classes:
         yield (
             f"{len(empty)} {'class' if len(empty) == 1 else 'classes'} of the dataset"
-            f" {'has' if len(empty) == 1 else 'have'} no {dataset.kind.unit}: {some(empty, _NAMED)}"
+            f" {'has' if len(empty) == 1 else 'have'} no {dataset.kind.unit}: {some(empty)}"
         )
     yield from _rare(dataset)
     if {name.casefold() for name in dataset.class_names} <= SPLITS.keys():
         yield (
-            f"the classes are called {some(dataset.class_names, _NAMED)}, as parts of a dataset"
+            f"the classes are called {some(dataset.class_names)}, as parts of a dataset"
             " are: if its classes are one folder below, name that folder"
         )
     yield from _near("classes", dataset.class_names)
@@ -75,7 +73,7 @@ def _rare(dataset: Dataset) -> Iterator[str]:
     if rare:
         told = f"fewer than {_PARTS} {dataset.kind.unit}, and so none in some part of the data"
         yield f"{'this class has' if len(rare) == 1 else 'these classes have'} {told}:" + (
-            f" {some(rare, _NAMED)}"
+            f" {some(rare)}"
         )
 
 
@@ -86,14 +84,14 @@ def _near(what: str, names: Iterable[str]) -> Iterator[str]:
         alike.setdefault(looks(name), []).append(name)
     groups = [", ".join(map(ascii, group)) for group in alike.values() if len(group) > 1]
     if groups:
-        yield f"{what} that look alike: {some(groups, _NAMED)}"
+        yield f"{what} that look alike: {some(groups)}"
 
 
 def _missing(what: str, names: Iterable[str]) -> Iterator[str]:
     """Names that programs write for a missing value, beside others."""
     given = set(names)
     if (found := given & _MISSING) and given > found:
-        told = some(sorted(map(repr, found)), _NAMED)
+        told = some(sorted(map(repr, found)))
         yield (
             f"{what} that are called as missing values are: {told}: if they are missing, fill or"
             " remove them"

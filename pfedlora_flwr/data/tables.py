@@ -403,9 +403,7 @@ def split_values(where: str, table: pa.Table, how: Reading) -> npt.NDArray[Any] 
     if pa.types.is_temporal(column.type) and not pa.types.is_duration(column.type):
         whole = column.cast(pa.timestamp("us")) if not pa.types.is_time(column.type) else column
         return whole.cast(pa.int64()).to_numpy()
-    if pa.types.is_floating(column.type):
-        return column.to_numpy()
-    return _keys(where, name, column)
+    return column.to_numpy() if pa.types.is_floating(column.type) else _keys(where, name, column)
 
 
 def check_apart(where: str, label: str, how: Reading) -> None:

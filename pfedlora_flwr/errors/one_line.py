@@ -111,9 +111,7 @@ def for_users(error: BaseException) -> str:
 def told(error: BaseException) -> str:
     """What may be said of an error to those who must not see the data: a line of ours; of any other
     its type alone."""
-    if is_ours(error):
-        return str(error)
-    return type(_theirs(error)).__name__
+    return str(error) if is_ours(error) else type(_theirs(error)).__name__
 
 
 def _theirs(error: BaseException) -> BaseException:

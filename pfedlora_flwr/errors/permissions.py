@@ -27,7 +27,6 @@ CODE, DATA, WEIGHTS, DOWNLOADS = NODE_KEYS = (
 )
 """The keys of a node-config that allow something."""
 OUTPUT = "output-root"
-_OWN_PATH = "data-path"
 _FLOWERS, _SERVER, _SIMULATION = ("flwr-", "flower-"), "flwr-serverapp", "flwr-simulation"
 
 
@@ -144,8 +143,7 @@ def check_defined(what: str, name: str, found: object) -> None:
     """Asks before the object at `module:name` is used: it must be defined there, and not only
     imported. Raises NotAllowed."""
     now, module = _now(), name.partition(":")[0]
-    there = getattr(found, "__module__", None)
-    if not (now.anything or there == module):
+    if not (now.anything or getattr(found, "__module__", None) == module):
         raise NotAllowed(
             f"{what} {name!r} is not defined in {module!r}, as code that {now.whose} allows must be"
         )
@@ -158,7 +156,7 @@ def check_file(what: str, path: str, key: str, also: str = "") -> None:
 
     what: the run's key. also: another folder, of a library's."""
     now = _now()
-    if now.anything or (what == _OWN_PATH and path in now.own):
+    if now.anything or (what == "data-path" and path in now.own):
         return
     root = now.root(key)
     allowed = path.startswith(("/", "~")) and any(_all_below(path, r) for r in (root, also) if r)

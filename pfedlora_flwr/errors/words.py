@@ -12,7 +12,7 @@ _TWINS = str.maketrans("аеорсухіјѕԁһԛԝο‐‑‒–—−’", "a
 _LONGEST, _LONGEST_LIST, _LONGEST_LINE = 200, 400, 1000
 
 
-def some(names: Sequence[str], most: int) -> str:
+def some(names: Sequence[str], most: int = 10) -> str:
     """The first `most` names, as a message lists them, and how many more there are."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 

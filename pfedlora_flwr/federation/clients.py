@@ -162,13 +162,12 @@ class Clients:
 
         while True:
             order = sorted(messages, key=lambda client: -self._seconds.get(client, 0.0))
-            left = max(1.0, deadline - time.monotonic())
             # one alone is never left with a long visit while others wait
             ahead = 2 * self._workers if self._workers > 1 else 0
             exchange(
                 self.roster.grid,
                 [messages[c] for c in order],
-                left,
+                max(1.0, deadline - time.monotonic()),
                 self.refuse,
                 arrived,
                 ahead,

@@ -48,7 +48,7 @@ class Claims(Link):
         if round.weights:
             told = [f"{c} as {w} for {uploads[c].samples}" for c, w in round.weights.items()]
             text = "round %d: max-weight is %g: these clients' samples count less: %s"
-            logger.warning(text, round.number, self.experiment.max_weight, some(told, 10))
+            logger.warning(text, round.number, self.experiment.max_weight, some(told))
         of_classes = self._of_classes(uploads)
         return {
             client: Upload(_bounded(upload.tensors, of_classes), weights[client])
@@ -131,6 +131,6 @@ class Robust(Link):
             text = (
                 "round %d: the rows of class %s have fewer than %d holders: they stay as they are"
             )
-            logger.warning(text, round.number, some(list(map(str, few)), 10), self.rule.fewest)
+            logger.warning(text, round.number, some(list(map(str, few))), self.rule.fewest)
         self._told = few
         return merged

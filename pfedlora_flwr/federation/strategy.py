@@ -117,10 +117,9 @@ class PersonalisedStrategy:
         clients = Clients(grid, self.method, x, run, left, self._message, self._fail, self._refuse)
         self._data = clients.roster.data
         logger.info("data: %s", data_told(run, e, self.method.task))
-        roster = clients.roster
         for client, name in sorted(names_told(run).items()):
             logger.info("client %d is site %s", client, name)
-        for client, rules in sorted(roster.withheld.items()):
+        for client, rules in sorted(clients.roster.withheld.items()):
             told = "; ".join(COSTS.get(rule, rule) for rule in rules)
             logger.info("client %d keeps something back by its site's policy: %s", client, told)
         there, classes = len(clients.roster.class_names), self.method.task.classes

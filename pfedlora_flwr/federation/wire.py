@@ -214,12 +214,11 @@ _READ: dict[str, Callable[[RecordDict], Any]] = {
 def size_of(content: RecordDict) -> int:
     """The bytes of a message's content, by Flower's count, which itself cannot count an empty text
     or list. Its encoding and the envelope, some hundred bytes more, are not in it."""
-    arrays = sum(record.count_bytes() for record in content.array_records.values())
     records: tuple[Mapping[str, Any], ...] = (
         *content.config_records.values(),
         *content.metric_records.values(),
     )
-    return arrays + sum(
+    return sum(record.count_bytes() for record in content.array_records.values()) + sum(
         len(name) + _bytes_of(value) for record in records for name, value in record.items()
     )
 

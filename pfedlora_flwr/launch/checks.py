@@ -33,8 +33,6 @@ _WAYS_OUT = (
     " adds to it (pfedlora_plus with adapter.predict=sum)"
 )
 """Of a head that learns alone. It is a valid control."""
-_NAMED = 10
-"""Classes in a message."""
 
 Say = Callable[[str], None]
 """Takes a line for the user."""
@@ -168,7 +166,7 @@ def check_score(score: str, names: Sequence[str]) -> None:
     of = score.removeprefix(SENSITIVITY)
     if of != score and of not in names:
         raise UserError(
-            f"verdict.score is {score}, and no class is {of!r}; the classes: {some(names, _NAMED)}"
+            f"verdict.score is {score}, and no class is {of!r}; the classes: {some(names)}"
         )
 
 

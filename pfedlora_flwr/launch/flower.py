@@ -194,8 +194,7 @@ def environment(*, here: bool = False, **own: str) -> dict[str, str]:
     }
     given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     apart = given if given.strip() == "*" else ",".join(filter(None, [given, _HERE]))
-    direct = {"no_proxy": apart, "NO_PROXY": apart}
-    return left | QUIET | direct | {"PATH": search_path()} | own
+    return left | QUIET | {"no_proxy": apart, "NO_PROXY": apart} | {"PATH": search_path()} | own
 
 
 def _usable(proxy: str) -> bool:

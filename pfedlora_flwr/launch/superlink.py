@@ -34,7 +34,6 @@ _PATIENCE = 10.0
 """Seconds in which a SuperLink must answer a step."""
 _SOON = 14
 """Days before its end from which a certificate is to be renewed."""
-_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -247,11 +246,10 @@ def _signed_by(connection: Connection, certificate: x509.Certificate) -> bool:
 def _host_name(certificate: x509.Certificate, host: str) -> Check:
     names = _names_of(certificate)
     if any(_fits(name, host) for name in names):
-        return Check("host name", f"the certificate is for {some(names, _NAMED)}")
+        return Check("host name", f"the certificate is for {some(names)}")
     return Check(
         "host name",
-        f"the SuperLink's certificate is for {some(names, _NAMED) or 'no host'}, and the address is"
-        f" {host}",
+        f"the SuperLink's certificate is for {some(names) or 'no host'}, and the address is {host}",
         "use one of these names in `address`, or make a certificate with --host"
         f" {host} (certificates.py --renew)",
     )

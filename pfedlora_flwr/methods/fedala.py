@@ -154,8 +154,7 @@ class FedALA(FedAvg):
 def highest(model: ClientModel, layers: int) -> list[str]:
     """The names of the trained parameters of the last layers, or of all of them for 0. The layers
     are in the order of the model's parts, but the one of the logits is last."""
-    last = model.last_names()
     names = [name for name, p in model.named_parameters() if p.requires_grad]
-    names.sort(key=last.__contains__)
+    names.sort(key=model.last_names().__contains__)
     places = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
     return [name for name in names if name.rpartition(".")[0] in places[-layers:]]

@@ -73,10 +73,9 @@ class FedALT(SingleUploads):
     def aggregate(self, uploads: ByClient, state: Tensors, round: int) -> Tensors:
         last = sorted((reported(state) | dict(uploads)).items())
         numbers = {CLIENTS: [k for k, _ in last], SAMPLES: [one.samples for _, one in last]}
-        stacked = {
+        return {name: torch.tensor(of) for name, of in numbers.items()} | {
             name: torch.stack([one.tensors[name] for _, one in last]) for name in last[0][1].tensors
         }
-        return {name: torch.tensor(of) for name, of in numbers.items()} | stacked
 
     def aggregation_error(self, uploads: ByClient, before: Tensors, after: Tensors) -> float | None:
         """None: each client has its own mean."""

@@ -25,6 +25,7 @@ from pfedlora_flwr.methods.class_means import check_counts, check_report, merged
 from pfedlora_flwr.methods.method import HOLDS, ONE_WIDTH, ByClient, Tensors, Upload, check_layout
 from pfedlora_flwr.methods.pfedlora import PFedLoRA, check_noise
 from pfedlora_flwr.methods.robust import rule_of
+from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models import basis, private
 from pfedlora_flwr.models.adapter import Adapter
@@ -33,7 +34,6 @@ from pfedlora_flwr.models.pretrained import check_frozen
 from pfedlora_flwr.models.registry import facts
 from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.training.loop import Samples, Visit
-from pfedlora_flwr.training.loss import cross_entropy
 
 ROWS = ("up.weight", "up.bias")
 
@@ -203,12 +203,8 @@ class PFedLoRAPlus(PFedLoRA):
         """With `sum`: ω_k^t ← ω_k^{t-1} − η_ω ∇CE(h_k(R) + A_θ(R), y), the adapter frozen."""
         if not isinstance(model, Summed):
             super().train_model(model, adapter, data, visit)
-            return
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return cross_entropy(model(inputs), labels)
-
-        visit.sgd("model", model.parameters(), loss, data)
+        else:
+            train_locally(model, data, visit)
 
     def train_adapter(
         self, model: ClientModel, adapter: Adapter, data: Samples, visit: Visit
@@ -300,7 +296,7 @@ class PFedLoRAPlus(PFedLoRA):
         their models' names."""
         names = self.model_names
         return (
-            all(map(basis.frozen_by_name, names))
+            all(one.train == "head" and one.neck is None for one in names)
             and (bool(self.options.adapter_basis) or all(map(basis.has_weights, names)))
             and len({facts(name, self.task).width for name in names}) == 1
         )

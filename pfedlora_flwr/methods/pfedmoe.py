@@ -16,6 +16,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.averaged import Averaged
 from pfedlora_flwr.methods.method import ONE_WIDTH, SMALL, Method, Predictors, Tensors, Upload
+from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.models import registry
 from pfedlora_flwr.models.composite import Composite
 from pfedlora_flwr.models.gate import Gate
@@ -24,7 +25,6 @@ from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.kinds import TEXT
 from pfedlora_flwr.training.loop import Samples, Visit
-from pfedlora_flwr.training.loss import cross_entropy
 
 
 class Mixture(Composite):
@@ -84,11 +84,7 @@ class PFedMoE(Averaged):
     ) -> Upload:
         """Both experts, the gate and the last layer are trained end to end."""
         load_kept(model.small, received)  # θ_k ← θ^{t-1}
-
-        def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-            return cross_entropy(model(inputs), labels)
-
-        visit.sgd("model", model.parameters(), loss, data)
+        train_locally(model, data, visit)
         return Upload(kept(model.small), len(data))  # θ_k^t goes up, ω_k^t and φ_k^t stay
 
     def other_predictors(self, model: Mixture, received: Tensors) -> Predictors:

@@ -37,9 +37,8 @@ def train(
     optimizer = SGD(list(module.parameters()), options.server_lr, momentum=0.0, weight_decay=0.0)
     for _ in range(options.server_epochs):
         for index in torch.randperm(rows, generator=generator).split(options.server_batch or rows):
-            loss = loss_of(index)
             optimizer.zero_grad()
-            loss.backward()
+            loss_of(index).backward()
             optimizer.step()
 
 

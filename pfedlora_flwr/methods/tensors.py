@@ -71,9 +71,8 @@ def weighted_mean(uploads: ByClient) -> Tensors:
     """Σ n_k θ_k / Σ n_k over the uploads (FedAvg), in float64, in the mapping's order; each tensor
     in its own dtype."""
     total = sum(upload.samples for upload in uploads.values())
-    first = next(iter(uploads.values())).tensors
     mean = {}
-    for name, like in first.items():
+    for name, like in next(iter(uploads.values())).tensors.items():
         summed = torch.zeros(like.shape, dtype=torch.float64)
         for upload in uploads.values():
             summed += upload.tensors[name].double() * upload.samples

@@ -32,12 +32,6 @@ MOST = 256
 """Directions that a file holds."""
 _STEPS = 2.0**14
 """To which a number is rounded, in 1."""
-_NAMES = ("directions", "mean")
-
-
-def frozen_by_name(said: ModelSpec) -> bool:
-    """Whether such a client model has a frozen encoder and no neck of its own."""
-    return said.train == "head" and said.neck is None
 
 
 def has_weights(said: ModelSpec) -> bool:
@@ -124,7 +118,7 @@ def _read(file: Path, changed: int, key: str) -> dict[str, Tensor]:
         found = safetensors.torch.load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
         raise UserError(f"{key} is {str(file)!r}, which cannot be read: {error}") from None
-    if [*sorted(found)] != [*_NAMES] or found["directions"].ndim != 2:
+    if sorted(found) != ["directions", "mean"] or found["directions"].ndim != 2:
         raise UserError(
             f"{key} is {str(file)!r}, which is no basis; `pfedlora align --basis FILE` writes one"
         )

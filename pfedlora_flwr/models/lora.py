@@ -32,7 +32,6 @@ _AUTO = (("qkv",), ("query", "value"), ("q_lin", "v_lin"), ("q_proj", "v_proj"))
 _AUTO_CONVOLUTIONS = ("conv_pw", "conv_pwl")
 _LAST_STAGE = re.compile(r"(.*\.)?layer4\.\d+\.conv\d")
 """Of a ResNet, by timm's and torchvision's names."""
-_ALL_LINEAR = ("all-linear",)
 _KEEP_BASE = (True, False, "gaussian", "eva", "orthogonal")
 """peft's ways to begin that leave the base as it is."""
 _SAVED = "base_model.model."
@@ -250,7 +249,7 @@ def _targets(name: str, module: nn.Module, head: str, wanted: tuple[str, ...]) -
     can take LoRA."""
     layers = {place: layer for place, layer in module.named_modules() if place and place != head}
     able = {place: layer for place, layer in layers.items() if not _unable(layer)}
-    if wanted == _ALL_LINEAR:
+    if wanted == ("all-linear",):
         wanted = tuple(place for place, layer in able.items() if isinstance(layer, nn.Linear))
     if not wanted:
         wanted = _by_architecture(able)

@@ -24,8 +24,6 @@ _ID = "mlflow-id"
 """The file with the id of MLflow's run, by which it is found again."""
 _OUTPUT = "pfedlora.output"
 """The tag that names the run's directory."""
-_DATABASE = "mlflow.db"
-_MISSING = "RESOURCE_DOES_NOT_EXIST"
 _STATUS = {"completed": "FINISHED", "stopped": "KILLED"}
 _OF_EVERY_ROUND = "seconds/round"
 """A number that each round's line has."""
@@ -72,7 +70,7 @@ class MLflow(Observer):
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
         self._artefacts = None if uri else (output / "mlflow").as_uri()
-        database = output / _DATABASE
+        database = output / "mlflow.db"
         self._client = self._client_of(tracking_uri=uri or f"sqlite:///{database}")
         was = found.artifact_location if (found := self._experiment()) else ""
         if self._artefacts and was != self._artefacts and was.endswith("/mlflow"):
@@ -99,7 +97,7 @@ class MLflow(Observer):
             try:
                 info = self._client.get_run(file.read_text()).info
             except self._error as error:
-                if error.error_code != _MISSING:
+                if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
             else:
                 if info.lifecycle_stage == "active":

@@ -38,7 +38,6 @@ _KEYS = ("dataset", "data-path", "models", "rounds", "device")
 """Keys that a client may set for itself, beside those of its own data, `data.…`."""
 _NOBODY_ELSE = {"clients-joined": "", "clients-left": ""}
 """Who came and went after which of the run's rounds says nothing of the client's visits."""
-_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -193,7 +192,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
 
 def _allowed(e: Experiment) -> str:
     held = [str(k) for k in e.held_out_clients]
-    of_run = f"{some(held, _NAMED)}, which {'was' if len(held) == 1 else 'were'} held out, or "
+    of_run = f"{some(held)}, which {'was' if len(held) == 1 else 'were'} held out, or "
     return f"allowed: {of_run if held else ''}a client with data of its own, by dataset=…"
 
 
@@ -272,13 +271,13 @@ def _check_named(site: Site, known: Sequence[str]) -> None:
     name, own = datasets.without_path(site.dataset.name), site.dataset.feature_names or ()
     if own and not known:
         raise UserError(
-            f"dataset {name!r} names its columns ({some([*own], _NAMED)}), and the run's data had"
+            f"dataset {name!r} names its columns ({some([*own])}), and the run's data had"
             " no names: give arrays (npz:FILE), their columns in the run's order"
         )
     if known and not own:
         raise UserError(
             f"dataset {name!r} does not name its columns, and the run's were"
-            f" {some([*known], _NAMED)}: give a table or a data frame with these"
+            f" {some([*known])}: give a table or a data frame with these"
         )
 
 
@@ -288,7 +287,7 @@ def _check_same(what: str, site: Site, own: Any, known: Any) -> None:
     if known and list(own) != list(first):
         name = datasets.without_path(site.dataset.name)
         raise UserError(
-            f"dataset {name!r} has the {what} {some([*own], _NAMED)}, and the shared state"
-            f" {some([*known], _NAMED)}: each needs the same place"
+            f"dataset {name!r} has the {what} {some([*own])}, and the shared state"
+            f" {some([*known])}: each needs the same place"
             + ("; set data.class-names" if what == "classes" else "")
         )

@@ -41,8 +41,6 @@ from pfedlora_flwr.runs.rows import Result
 from pfedlora_flwr.training.device import find_device
 
 _MOST = 256
-_NAMED = 10
-"""Runs that a line names."""
 AUTO = "auto"
 
 
@@ -212,11 +210,10 @@ def _warn_of_other_code(work: Work, warn: Say) -> None:
     ]
     if others:
         by = ", ".join(made or "an unknown commit" for made in others)
-        told = (
+        warn(
             f"warning: of these runs some were made by {by}, and this is"
             f" {here or 'an unknown commit'}: they may not compute the same"
         )
-        warn(told)
 
 
 def _warn_of_no_standalone(whole: Comparison, warn: Say) -> None:
@@ -225,11 +222,10 @@ def _warn_of_no_standalone(whole: Comparison, warn: Say) -> None:
     if any(not cell.candidates for cell in cells) and not any(
         cell.candidates for cell in cells if cell.method == "standalone"
     ):
-        told = (
+        warn(
             "warning: of these methods some are Standalone by construction, and Standalone itself"
             " is not run: name it among the methods, with sharing=mean"
         )
-        warn(told)
 
 
 def _warn_of_own_code(work: Work, warn: Say) -> None:
@@ -239,11 +235,10 @@ def _warn_of_own_code(work: Work, warn: Say) -> None:
         if directory not in work.redo:
             by_files.setdefault(str(found), []).append(str(directory.relative_to(work.output)))
     for files, runs in by_files.items():
-        told = (
+        warn(
             f"warning: your code has changed ({files}) since {len(runs)} runs that stay as they"
-            f" are: {some(runs, _NAMED)}; redo={STALE} does them again"
+            f" are: {some(runs)}; redo={STALE} does them again"
         )
-        warn(told)
 
 
 def _preflight(work: Work, engine: str, dry_run: bool, say: Say) -> list[str]:

@@ -39,7 +39,6 @@ _ENOUGH = 500
 _PLANS = ((5, 30), (5, 20), (5, 15), (5, 10), (3, 10), (2, 10), (2, 5))
 """Seeds and rounds, from the best on: the first that fits the time is taken."""
 _STEPS, _MOST_EPOCHS = 10, 5
-_NAMED = 10
 _OWN = {
     "dataset": "the table",
     "data.label-column": "label=…",
@@ -182,7 +181,7 @@ def _data(
     there = tables.read(table.expanduser(), form, how).column_names
     for key, name in (("sites", sites), ("label", label)):
         if name not in there:
-            hint = meant(name, there, f"its columns: {some(there, _NAMED)}")
+            hint = meant(name, there, f"its columns: {some(there)}")
             raise UserError(f"{key} is {name!r}, and {table} has no such column; {hint}")
     if sites == label:
         raise UserError(f"sites and label are both {label!r}; allowed: two columns")
@@ -191,7 +190,7 @@ def _data(
     check_score(str(given.get("verdict.score", "")), dataset.class_names)
     rows, few = _rows(dataset, table, sites, e.partition.min_samples)
     base |= dict(_training(dataset.kind, int(median(rows)), given))
-    classes = some(dataset.class_names, _NAMED)
+    classes = some(dataset.class_names)
     without = f" ({few} with fewer than {e.partition.min_samples} rows left out)" if few else ""
     told = f"{counted(len(rows), 'site')}{without}, {dataset.classes} classes ({classes})"
     return {**base, "clients": len(rows), **given}, told, rows

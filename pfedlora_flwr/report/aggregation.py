@@ -23,7 +23,6 @@ def errors(study: Study) -> Table:
     there = [
         o for o in study.in_order() if any(_NAME in r for n in o.runs.values() for r in n.rounds)
     ]
-    rows = [_row(o) for o in there]
     note = (
         "What the server's merge missed of the mean of the uploads' products, relative to what the"
         " uploads changed: ‖ΔW* − ΔW after‖ / ‖ΔW* − ΔW before‖ with ΔW* = Σ p s B A. The mean over"
@@ -31,7 +30,7 @@ def errors(study: Study) -> Table:
         " secure aggregation or differential privacy the server tells nothing of single uploads,"
         " and a control merges nothing of other clients."
     )
-    return Table(_NAME, "Aggregation error of LoRA's factors", rows, note)
+    return Table(_NAME, "Aggregation error of LoRA's factors", [_row(o) for o in there], note)
 
 
 def pictures(study: Study, folder: Path) -> list[Picture]:

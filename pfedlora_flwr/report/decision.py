@@ -255,10 +255,9 @@ def _remark(f: Finding, ending: str) -> str:
 def _corrected(tested: Sequence[Finding]) -> str:
     if len(tested) < 2:
         return ""
-    names = dict.fromkeys(f.ours.title for f in tested)
     return (
         f" Intervals are wider by Holm's correction for the {len(tested)} differences tried"
-        f" ({', '.join(names)})."
+        f" ({', '.join(dict.fromkeys(f.ours.title for f in tested))})."
     )
 
 

@@ -157,11 +157,10 @@ def _texts(owned: _Owned) -> Picture:
         axis.set_title(owned.where)
         path = save(figure, *owned.file)
     first = f" of the first {_BOXES} clients" if len(partition.clients) > _BOXES else ""
-    most = dataset.inputs.shape[1]
     return Picture(
         path,
         f"The lengths of the training texts{first}, {owned.where}: median, quartiles and those"
-        f" beyond. A text's first {most} bytes are read, as tokens.",
+        f" beyond. A text's first {dataset.inputs.shape[1]} bytes are read, as tokens.",
     )
 
 

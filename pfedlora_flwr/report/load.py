@@ -146,9 +146,8 @@ def load(paths: Iterable[Path], target: float | None = None, verdict: Keys | Non
         raise UserError(
             f"no run tells {score}: its `verdict.score` did not ask for it, or clients hide it"
         )
-    lines = tuple(dict.fromkeys(said))
     name = some([path.absolute().name for path in paths], _NAMED)
-    return Study(name, _named(outcomes), lines, score, margin / 100)
+    return Study(name, _named(outcomes), tuple(dict.fromkeys(said)), score, margin / 100)
 
 
 def _named(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:

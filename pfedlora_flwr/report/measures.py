@@ -126,15 +126,11 @@ def win_rate(ours: Mapping[int, Run], theirs: Mapping[int, Run]) -> float | None
     if not _one_partition(ours, theirs):
         return None
     wins = [
-        (
-            0.5
-            if accuracy == theirs[seed].clients[client]
-            else float(accuracy > theirs[seed].clients[client])
-        )
+        ((accuracy > other) + (accuracy >= other)) / 2
         for seed in ours
         if seed in theirs
         for client, accuracy in ours[seed].clients.items()
-        if client in theirs[seed].clients
+        if (other := theirs[seed].clients.get(client)) is not None
     ]
     return statistics.fmean(wins) if wins else None
 

@@ -10,7 +10,6 @@ from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.runs.code_copy import changed, codes_of
 from pfedlora_flwr.runs.completed import OTHER_CODE, Run
 
-_NAMED = 10
 _DIGITS = 10
 """Of a SHA-256."""
 
@@ -24,7 +23,7 @@ def own_code(study: Study) -> str:
     )
     if not shown:
         return ""
-    told = [f"SHA-256 of {some(list(shown), _NAMED)}"]
+    told = [f"SHA-256 of {some(list(shown))}"]
     left_out = [
         f"{words.names(o)['method']} seed {seed}"
         for o in study.outcomes
@@ -62,7 +61,7 @@ def of_several_codes(study: Study) -> str:
     if not files:
         return ""
     return (
-        f" Not all were run by the same version of your own code ({some(sorted(files), _NAMED)}):"
+        f" Not all were run by the same version of your own code ({some(sorted(files))}):"
         " what differs may be the code's."
     )
 
@@ -73,4 +72,4 @@ def _name(run: Run) -> str:
 
 def _named(what: str, names: Iterable[str]) -> list[str]:
     distinct = list(dict.fromkeys(names))
-    return [f"{what}: {some(distinct, _NAMED)}"] if distinct else []
+    return [f"{what}: {some(distinct)}"] if distinct else []

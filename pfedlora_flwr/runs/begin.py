@@ -502,8 +502,7 @@ def check_models(run: RunFiles, e: Experiment) -> None:
     with suppress(UserError):  # of a checkpoint that cannot be read
         before = run.checkpoints.load(before=state.round)
         if before and before.versions and not any(_faults(run, e, before)):
-            newest = run.checkpoints.paths()[-1]
-            ways.append(f"remove {newest} to go on after round {before.round}")
+            ways.append(f"remove {run.checkpoints.paths()[-1]} to go on after round {before.round}")
     ways.append("begin a new run")
     raise UserError(
         f"output {str(run.path)!r} does not hold the models of {counted(len(faults), 'client')}"

@@ -199,8 +199,7 @@ class ServerState:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the tensors."""
-        meta = {k: v for k, v in self.__dict__.items() if k != "tensors"}
-        return meta | {
+        return {k: v for k, v in self.__dict__.items() if k != "tensors"} | {
             "counts": {k: asdict(c) for k, c in self.counts.items()},
             "stale": sorted(self.stale),
             "totals": self.totals.as_dict(),

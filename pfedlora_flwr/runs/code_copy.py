@@ -37,8 +37,6 @@ _BEFORE = "until-round-"
 _LEFT_OUT = "left-out.txt"
 _HASHES = "code.json"
 """The code of each start, oldest first: after which round it began, and its files' SHA-256."""
-_NAMED = 10
-"""Files that a line names."""
 Hashes = dict[str, str]
 """SHA-256 by a file's path from the folder in which Python finds it."""
 
@@ -61,7 +59,7 @@ class OwnCode:
             f"at most {_MOST_FILES} files and {_MOST_BYTES // 2**20} MiB of your own code are"
             " copied to the run's `source`"
         )
-        return f"{bounds}; left out: {some(self.left_out, _NAMED)}"
+        return f"{bounds}; left out: {some(self.left_out)}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class Changed:
     files: tuple[str, ...]
 
     def __str__(self) -> str:
-        return some(self.files, _NAMED)
+        return some(self.files)
 
 
 def collect(keys: Mapping[str, object]) -> OwnCode:
@@ -254,10 +252,9 @@ def _roots(module: str) -> list[Path]:
     places = [*(spec.submodule_search_locations or ())] or (
         [spec.origin] if spec.origin and spec.has_location else []
     )
-    roots = [Path(place).absolute().parent for place in places]
     return [
         r
-        for r in roots
+        for r in [Path(place).absolute().parent for place in places]
         if not {"site-packages", "dist-packages"} & {*r.parts}
         and not r.is_relative_to(sysconfig.get_path("stdlib"))
     ]

@@ -232,9 +232,8 @@ def _with_measures(
 
 def held_out(e: Experiment, rows: list[HeldOutRow]) -> HeldOut:
     """What the lines of the held-out clients come to."""
-    cells = dict.fromkeys((row["round"], row["asked"]) for row in rows)
     means: list[HeldOutMean] = []
-    for round, asked in cells:
+    for round, asked in dict.fromkeys((row["round"], row["asked"]) for row in rows):
         own = [row for row in rows if (row["round"], row["asked"]) == (round, asked)]
         means.append(
             {

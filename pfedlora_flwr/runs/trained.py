@@ -37,8 +37,6 @@ from pfedlora_flwr.training.kinds import TEXT
 from pfedlora_flwr.training.loop import Samples, infer
 
 logger = logging.getLogger(__name__)
-_NAMED = 10
-"""Clients that a line names."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def load_trained(place: Path, client: int) -> Trained:
     stores = node_stores(place, client)
     if not stores:
         held = _clients_held(place)
-        named = some([str(k) for k in held], _NAMED)
+        named = some([str(k) for k in held])
         others = f"; it holds that of client {named} (the server numbers the sites)" if held else ""
         raise UserError(f"{place} holds neither a run nor a model of client {client}{others}")
     if len(stores) > 1:
@@ -208,8 +206,7 @@ def _clients_held(place: Path) -> list[int]:
 def _from_run(run: RunDirectory, client: int) -> Trained:
     experiment = run.experiment()
     if not isinstance(client, Integral) or not 0 <= client < experiment.clients:
-        last = experiment.trained_clients - 1
-        raise UserError(f"client is {client!r}; allowed: 0 to {last}")
+        raise UserError(f"client is {client!r}; allowed: 0 to {experiment.trained_clients - 1}")
     if client in experiment.held_out_clients:
         raise UserError(
             f"client {client} of {run.path} is held out and was never trained; adapt it with"

@@ -114,7 +114,8 @@ class Guard:
             ins, answer = wire.fit_instruction(message), call_next(message, context)
             clear = in_the_clear(e, scores_told=policy.scores_told)
             reply, seed, masked = _update(e, message, ins, answer, clear)
-            masked += figures_of(wire.fit_answer(answer).metrics).tobytes()
+            figures = figures_of(wire.fit_answer(answer).metrics)
+            masked += figures.tobytes()
             unmasked.begin(context, str(ins.config["token"]), int(ins.config["round"]), masked)
             drawn = np.random.get_state()
             # for the rounding, so that the sum's bits are those of the updates
