@@ -64,7 +64,7 @@ def by_function(monkeypatch: pytest.MonkeyPatch, made: Callable[[], Any]) -> dat
         (["ant", float("nan"), "cat"], r"class_names\[1\] is nan"),
         (["ant", "b\udce9", "cat"], r"the name 'b\\udce9' is not UTF-8"),
     ],
-    ids=str,
+    ids=lambda given: "set" if isinstance(given, set) else ascii(given),
 )
 def test_names_stand_on_their_class_or_are_refused(
     given: Any, expected: list[str] | str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
