@@ -201,9 +201,9 @@ def table(file: Path, rows: int, owners: str) -> None:
 
 @pytest.mark.parametrize("kind", ["iid", "natural"])
 def test_a_simulations_rows_keep_their_parts_as_its_table_grows(tmp_path: Path, kind: str) -> None:
-    file, seen = tmp_path / "t.csv", []
+    """Each month has a file of its own; the former one is gone."""
+    seen = []
     keys: dict[str, Any] = {
-        "dataset": f"csv:{file}",
         "data.label-column": "label",
         "data.client-column": "who",
         "partition.kind": kind,
@@ -211,10 +211,12 @@ def test_a_simulations_rows_keep_their_parts_as_its_table_grows(tmp_path: Path, 
         "participation": 1.0,
     }
     for month, owners in enumerate(("ABC", "ABCD", "ABCDE")):
+        file = tmp_path / f"{month}.csv"
         table(file, 150 + 90 * month, owners)
+        (tmp_path / f"{month - 1}.csv").unlink(missing_ok=True)
         clients = len(owners) if kind == "natural" else 3
         more = {"start_from": str(tmp_path / str(month - 1))} if month else {}
-        keys |= {"clients": clients, "rounds": month + 1}
+        keys |= {"clients": clients, "rounds": month + 1, "dataset": f"csv:{file}"}
         simulate(tmp_path / str(month), **keys, **more)
         setup = DataSetup(RunDirectory(tmp_path / str(month)).experiment())
         rows = setup.dataset.inputs

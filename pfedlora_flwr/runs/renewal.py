@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -67,8 +68,8 @@ class Renewal:
         was = self.old.experiment().method
         line = f"start-from: {was} after round {self.after} of {self._place}: {shared}, and each"
         lines = [f"{line} client's own model; rounds {self.after + 1} to {self._e.rounds} follow"]
-        before = Setup.of(self.old.run_config()).method
-        if why := more_sent(before, self._method):
+        before = self._before
+        if before and (why := more_sent(before, self._method)):
             lines.append(f"warning: start-from: {why}; a real node refuses it")
         return lines
 
@@ -108,7 +109,7 @@ class Renewal:
                 f"clients is {e.clients}, and {told}, which has {saved.clients}: each keeps"
                 " its number"
             )
-        methods = self._method, Setup.of(old.run_config()).method
+        methods = self._method, self._before or self._method
         now, was = ([str(model) for model in method.model_names] for method in methods)
         if now != was:
             raise UserError(
@@ -191,6 +192,14 @@ class Renewal:
     @cached_property
     def _method(self) -> Method:
         return Setup.of(self.config).method
+
+    @cached_property
+    def _before(self) -> Method | None:
+        """The earlier run's method; None where its data, by which models are chosen, is gone."""
+        assert self.old is not None
+        with suppress(UserError):
+            return Setup.of(self.old.run_config()).method
+        return None
 
     @cached_property
     def _first(self) -> Tensors:
