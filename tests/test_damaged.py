@@ -110,7 +110,7 @@ def test_a_damaged_run_is_named_or_made_no_use_of(
         ("server/token", "longer", "evaluate run --client 0", ""),
         ("server/partition", "longer", COMMANDS[-1], "server/partition is damaged: restore it"),
         ("clients/0/about.json", "halved", "audit run", "clients/0/about.json cannot be read"),
-        ("config.yaml", "a pipe", "list .", "config.yaml is no regular file: restore it"),
+        ("config.yaml", "a pipe", "list .", "config.yaml is no regular file"),
         ("clients/1/about.json", "a folder", "status run", "about.json is no regular file"),
     ],
 )

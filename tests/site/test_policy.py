@@ -191,7 +191,6 @@ WRONG = {
     "rounds = ": "cannot be read: Invalid value",
     'hours = "25-3"': "hours is '25-3'; allowed: two different hours such as 20-6",
     'hours = "6-6"': "hours is '6-6'; allowed: two different hours",
-    'dp = "record"\nsecagg = "required"': "dp is record and secagg is required, and no run has",
     'secagg = "required"\n[egress]\nscores = "none"': "whose sums hold scores: set mean",
     '[egress]\nsamples = "capped"\nclass-counts = "none"': "is capped without egress.cap",
 }
