@@ -82,14 +82,14 @@ MUTATIONS = (
     Mutation(
         "RoLoRA begins with A",
         f"{METHODS}/rolora.py",
-        "return A if round % 2 else B",
-        "return B if round % 2 else A",
+        "return A if round % 2 or begins else B",
+        "return B if round % 2 or begins else A",
         (EXACT, "rolora"),
     ),
     Mutation(
         "RoLoRA trains both factors",
         f"{METHODS}/rolora.py",
-        "with held(model, frozen_in(visit.round)):",
+        "with held(model, frozen):",
         "with held(model, 'nothing'):",
         (VISITS, "plain_descent and rolora"),
     ),
@@ -103,7 +103,7 @@ MUTATIONS = (
     Mutation(
         "FLoRA goes on with the LoRA of the last visit",
         f"{METHODS}/flora.py",
-        "            draw(model, lora.init)\n",
+        "            draw(model, self.model_of(visit.client).lora_init)\n",
         "            pass\n",
         (VISITS, "plain_descent and flora"),
     ),
