@@ -82,7 +82,8 @@ def serve(
             whole.enter_context(permissions.held(allowed))
             opened = _open(of_server(grid, context.run_config), also, simulated=is_simulation(grid))
             way = opened[0]
-            if in_one_machine(grid) and not find(way.config.experiment.dataset).shape:
+            kept = way.goes_on and way.run.parts_file.exists()
+            if in_one_machine(grid) and not (kept or find(way.config.experiment.dataset).shape):
                 way.run.keep_rows(Setup.of(way.config))
         except (UserError, OSError) as error:
             tell("", {"status": "failed", "error": reason_of(error)})

@@ -137,10 +137,11 @@ def check_classes(e: Experiment, dataset: Dataset) -> None:
 
 @lru_cache(maxsize=2)
 def _partition(e: Experiment, data_path: str) -> Partition:
-    dataset, parts = _dataset(e, data_path), Parts(Path(e.start_from) / OF_RUN)
-    # on a node the key is no file's
-    renewed = e.start_from and permissions.own_machine() and parts.file.exists()
-    return make_partition(e, dataset, parts.known(dataset.input_hashes) if renewed else None)
+    dataset, known = _dataset(e, data_path), None
+    if e.start_from and permissions.own_machine():  # on a node the key is no file's
+        parts = Parts(Path(e.start_from) / OF_RUN)
+        known = parts.known(dataset.input_hashes) if parts.file.exists() else None
+    return make_partition(e, dataset, known)
 
 
 @lru_cache(maxsize=2)

@@ -68,10 +68,16 @@ class PersonalisedStrategy:
         self.uplink = self.chain.way_up(
             self.shared, self._fail, self._refuse_update
         ) or PlainUplink(e, x, self.method, self.shared, self._refuse_update)
-        self.ended = self._ends_early()
+        # of the rounds so far, where they decide when to end
+        self._rows = self.run.rounds() if e.stop.patience else []
         self._data = ""
         self._origins, self._begun_after = self.run.origins(), self.run.begun_after
         self._pinned = [kept.versions for kept in self.run.checkpoints.pinned().values()]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over before its last round, by `stop.patience`."""
+        return ends_early(self.experiment, self._rows)
 
     def complete(self, grid: Grid) -> None:
         """All rounds that are left.
@@ -278,7 +284,8 @@ class PersonalisedStrategy:
         self.run.append_visits(visits)
         self.run.append_round(row)
         self._pinned += self.run.save_state(state, self.experiment)
-        self.ended = self._ends_early()
+        if self.experiment.stop.patience:
+            self._rows.append(row)
         if self.ended:
             text = "%d rounds without a better validation: round %d is the last (stop.patience)"
             logger.info(text, self.experiment.stop.patience, round.number)
@@ -292,10 +299,6 @@ class PersonalisedStrategy:
         if stop is not None and state.round < self.experiment.rounds and not self.ended:
             raise stop
         return next_clock
-
-    def _ends_early(self) -> bool:
-        e = self.experiment
-        return e.stop.patience is not None and ends_early(e, self.run.rounds())
 
     # What the clients are told, and what they are refused
 
