@@ -25,6 +25,8 @@ _AGAIN = 0.05
 """Seconds between two looks at a lock."""
 
 
+BEGIN = 200
+"""Bytes by which a file is recognised."""
 _DISGUISES = {
     b"version https://git-lfs.github.com/spec/": "a Git LFS pointer: run git lfs pull",
     b"<!doctype html": "a web page, as of a download that failed",
@@ -76,9 +78,9 @@ def absolute(path: str | os.PathLike[str]) -> Path:
 
 
 def disguised(begins: bytes) -> str:
-    """`it is …`, of a file that is another than its name says, by its first bytes; empty: that is
-    not seen."""
-    text = begins.lstrip().lower() or b"\0"
+    """`it is …`, of a file that is another than its name says, by its first BEGIN bytes; empty:
+    that is not seen."""
+    text = begins[:BEGIN].lstrip().lower() or b"\0"
     told = (told for mark, told in _DISGUISES.items() if text.startswith(mark))
     found = next(told, "" if begins else "empty")
     return found and f"it is {found}"

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.data.local import forget
+from pfedlora_flwr.config import from_flat
+from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.local import Site, forget
 from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.clients import RunFailed
@@ -70,8 +72,6 @@ def test_where_nothing_has_changed_it_has_the_bits_of_an_extension(
 
 def own(node: dict[str, Any], rows: int, *, first: int = 0, extra: int = 0) -> None:
     """Gives a site so many digits; the last `extra` of them are of an eleventh class."""
-    from pfedlora_flwr.data import datasets
-
     shared = datasets.load("digits")
     labels = shared.labels[first : first + rows].copy()
     labels[rows - extra :] = 10
@@ -82,9 +82,6 @@ def own(node: dict[str, Any], rows: int, *, first: int = 0, extra: int = 0) -> N
 
 def rows_of(node: dict[str, Any], client: int) -> list[set[bytes]]:
     """A site's training and test rows."""
-    from pfedlora_flwr.config import from_flat
-    from pfedlora_flwr.data.local import Site
-
     site = Site.find(from_flat({"dataset": "digits", "clients": 3}), client, node)
     parts = site.split.train, site.split.test
     return [{site.dataset.inputs[i].tobytes() for i in part} for part in parts]

@@ -12,11 +12,11 @@ import torch
 from pfedlora_flwr import client_app
 from pfedlora_flwr.data.local import forget
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.models.given import PREFIX
+from pfedlora_flwr.models.given import UNNAMED
 from pfedlora_flwr.rng import generators_kept
 from pfedlora_flwr.runs.checkpoint import warn_once
 
-_GIVEN = re.compile(re.escape(PREFIX) + r"x[0-9a-f]+[\w.]*:")
+_GIVEN = re.compile(f"{UNNAMED}:")
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def _partition(setup: Setup) -> Table:
     labels = np.asarray(dataset.labels)
     for k, split in enumerate(partition.clients[:_LISTED]):
         counts = np.bincount(
-            labels[np.concatenate([split.train, split.validation, split.test])],
+            labels[np.concatenate(split.parts)],
             minlength=dataset.classes,
         )
         shown = [str(count or "·") for count in counts] if wide else [str(np.count_nonzero(counts))]

@@ -14,6 +14,7 @@ from pfedlora_flwr import execution, experiment
 from pfedlora_flwr.config.checks import check
 from pfedlora_flwr.config.files import read_run, scalar
 from pfedlora_flwr.data import registry as datasets
+from pfedlora_flwr.data import split
 from pfedlora_flwr.data.datasets import count_classes
 from pfedlora_flwr.data.partition import KINDS
 from pfedlora_flwr.data.setup import DataSetup
@@ -47,6 +48,7 @@ def all_keys() -> dict[str, Key]:
     found = ours | {
         "dataset": replace(ours["dataset"], choices=datasets.NAMES),
         "partition.kind": replace(ours["partition.kind"], choices=KINDS),
+        "split.kind": replace(ours["split.kind"], choices=[*split.KINDS]),
         "target-accuracy": replace(target, meaning=f"{target.meaning} ({datasets.targets()})"),
     }
     found |= execution.KEYS

@@ -19,7 +19,7 @@ from pfedlora_flwr.data.images import dark, of_8_bits
 from pfedlora_flwr.data.normalisation import coarse
 from pfedlora_flwr.data.source import CLASSIFY, LARGEST, SEVERAL, Arrays, Inputs, Reading
 from pfedlora_flwr.errors import UserError, kind, some
-from pfedlora_flwr.files import disguised
+from pfedlora_flwr.files import BEGIN, disguised
 from pfedlora_flwr.models.registry import made
 from pfedlora_flwr.training import kinds
 from pfedlora_flwr.training.kinds import IMAGES, KINDS
@@ -37,7 +37,6 @@ DAMAGED = (
 )
 """What NumPy raises for files that are none of its, or are cut off or damaged."""
 _MOST_CLASSES = 100_000
-_NAMED, _BEGIN = 10, 200
 _TOGETHER = 1_000_000
 """Numbers that are looked at at once."""
 _FORMS = [f"{kind} {kind.arrays}" for kind in KINDS]
@@ -122,7 +121,7 @@ def archive(path: Path, names: Sequence[str], wanted: str) -> dict[str, npt.NDAr
     a file that is none, or holds none of them."""
     try:
         with path.open("rb") as stream:
-            begins = stream.read(_BEGIN)
+            begins = stream.read(BEGIN)
     except FileNotFoundError:
         raise UserError(f"file {path} does not exist") from None
     except OSError as error:
@@ -143,7 +142,7 @@ def archive(path: Path, names: Sequence[str], wanted: str) -> dict[str, npt.NDAr
         told = objects if "Object arrays" in str(error) else "it is damaged or cut off"
         raise UserError(f"{path}: {told}; expected {wanted}") from None
     if not found:
-        told = f"it holds {some(there, _NAMED)}" if there else "it is empty"
+        told = f"it holds {some(there)}" if there else "it is empty"
         raise UserError(f"{path}: {told}; expected {wanted}")
     return found
 
@@ -215,9 +214,7 @@ def names_of(where: str, given: Any) -> list[str] | None:
         pairs = ((number, name) for name, number in given.items()) if by_name else given.items()
         known = {str(number): name for number, name in pairs}
         if {*known} != {*map(str, range(len(given)))}:
-            raise UserError(
-                f"{where} numbers {some([*known], _NAMED)}; expected 0 to {len(given) - 1}"
-            )
+            raise UserError(f"{where} numbers {some([*known])}; expected 0 to {len(given) - 1}")
         given = [known[str(i)] for i in range(len(given))]
     ordered = isinstance(given, Iterable) and not isinstance(given, str | bytes | Set)
     if not ordered or getattr(given, "ndim", 1) != 1:

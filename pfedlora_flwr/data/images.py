@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
 _IN_WORDS = "PNG, JPEG, WebP, BMP, TIFF or GIF"
-_NAMED, _BEGIN = 10, 200
 _ORIENTATION = 0x0112
 """EXIF's tag."""
 _WHITE_IS_ZERO = 262
@@ -75,7 +74,7 @@ def folder(text: str, how: Reading) -> Arrays:
         and any(part.is_dir() for name in class_names for part in (root / name).iterdir())
     ):
         raise UserError(
-            f"dataset folder {root}: {some(class_names, _NAMED)} are called as parts of a dataset,"
+            f"dataset folder {root}: {some(class_names)} are called as parts of a dataset,"
             " and have folders in them: name one of them, or put each class's images together"
         )
     if not files or (len(class_names) < 2 and not how.one_class):
@@ -127,7 +126,7 @@ def _kind(file: Path) -> str:
 
 
 def _counted(kinds: Counter[str]) -> str:
-    return some([f"{count} {kind}" for kind, count in kinds.most_common()], _NAMED)
+    return some([f"{count} {kind}" for kind, count in kinds.most_common()])
 
 
 class Decoded(NamedTuple):
@@ -318,5 +317,5 @@ def _unreadable(file: Path | bytes, name: str, error: Exception) -> UserError:
     else:
         held = file if isinstance(file, bytes) else file.read_bytes()
         unknown = isinstance(error, Image.UnidentifiedImageError)
-        told = disguised(held[:_BEGIN]) or ("" if unknown else first_line(str(error)))
+        told = disguised(held) or ("" if unknown else first_line(str(error)))
     return UserError(f"{name}: no readable image{told and f' ({told})'}")

@@ -70,7 +70,6 @@ class SplitKeys(Section):
         "what divides a client's samples. random: by chance, stratified. groups: samples with one"
         " value of split.column stay together. time: the last ones by split.column are for tests."
         " given: by split.column (train, validation, test), or the data's own parts",
-        choices=("random", "groups", "time", "given"),
     )
     column: str | None = key(
         None,

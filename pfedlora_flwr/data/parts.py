@@ -71,10 +71,8 @@ class Parts:
 
     def keep_all(self, hashes: Hashes, partition: Partition) -> None:
         """The same of the rows that clients have together, among all of a dataset."""
-        parts = [
-            np.concatenate([getattr(split, part) for split in partition.clients])
-            for part in ("train", "validation", "test")
-        ]
+        of_clients = zip(*(split.parts for split in partition.clients), strict=True)
+        parts = [np.concatenate(part) for part in of_clients]
         ends = np.cumsum([len(rows) for rows in parts])
         split = Split(*np.split(np.arange(ends[-1]), ends[:-1]))
         self.keep(hashes[np.concatenate(parts)], split)

@@ -81,7 +81,7 @@ def by_groups(
     part = np.full(len(group), -1) if known is None else known.copy()
     if (holders > 1).any():
         every = np.concatenate([*owned.values()])
-        whole = _of_groups(e, group[every], part[every], client=None)
+        whole = _of_groups(e, group[every], part[every], client=0)
         return {k: _parted(own, whole[group[own]]) for k, own in owned.items()}
     return {
         k: _parted(own, _of_groups(e, group[own], part[own], client=k)[group[own]])
@@ -183,7 +183,7 @@ def _parted(rows: Indices, part: Indices) -> Split:
     return Split(*(rows[part == of] for of in range(3)))
 
 
-def _of_groups(e: Experiment, group: Indices, known: Indices, client: int | None) -> Indices:
+def _of_groups(e: Experiment, group: Indices, known: Indices, client: int) -> Indices:
     """The part of each group by its number, of those of these samples: in random order each goes
     where most is lacking. A group with a sample that has a part has that."""
     wanted = np.array(e.split.shares) / sum(e.split.shares) * len(group)
@@ -193,7 +193,7 @@ def _of_groups(e: Experiment, group: Indices, known: Indices, client: int | None
     for part in range(3):
         wanted[part] -= np.isin(group, np.flatnonzero(found == part)).sum()
     sizes = np.bincount(group)
-    draw = numpy_generator(e.seed, "split/groups", client or 0).permutation(there)
+    draw = numpy_generator(e.seed, "split/groups", client).permutation(there)
     # each part has a group, where there are three
     empty = [part for part in (2, 1, 0) if not (found == part).any() and e.split.shares[part]]
     for one in draw[found[draw] < 0]:
@@ -232,8 +232,7 @@ def _given(e: Experiment, dataset: Dataset) -> Indices:
             f"split.kind is given, and {dataset.name} has no parts: name their column by"
             " split.column"
         )
-    values = dataset.split
-    names, code = np.unique(values, return_inverse=True)
+    names, code = np.unique(dataset.split, return_inverse=True)
     called = SPLITS | {"0": 0, "1": 1, "2": 2}
     part = [called.get(str(name).casefold(), -1) for name in names]
     if unknown := [str(n) for n, of in zip(names, part, strict=True) if of < 0]:

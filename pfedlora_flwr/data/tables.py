@@ -25,7 +25,7 @@ from pfedlora_flwr.data.source import (
     Reading,
 )
 from pfedlora_flwr.errors import UserError, apart, counted, first_line, kind, some
-from pfedlora_flwr.files import disguised
+from pfedlora_flwr.files import BEGIN, disguised
 from pfedlora_flwr.training.kinds import BYTES_A_TOKEN
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 LABEL = "label"
 """The labels' column, unless the Reading names one."""
 DECIMALS = {"point": ".", "comma": ","}
-_NAMED, _BEGIN = 10, 200
 _ROWS = 20
 """From so many on, rows in which no whole number repeats are a sign."""
 _TYPE = 40
@@ -100,7 +99,7 @@ def read(path: Path, form: str, how: Reading) -> pa.Table:
         said = re.sub(r"(got \d+): .*", r"\1", first_line(str(error)))
         if path.is_file() and form != "csv":
             with path.open("rb") as stream:
-                said = disguised(stream.read(_BEGIN)) or said
+                said = disguised(stream.read(BEGIN)) or said
         comment = form == "csv" and "Expected" in said and text.startswith((b"#", b"%"))
         hint = "; remove the comment from its first line, which names the columns"
         other = _other_separator(text, how) if form == "csv" and not comment else ""
@@ -185,7 +184,7 @@ def _check_text(path: Path, text: bytes) -> None:
         raise UserError(f"{path}: it is gzipped; call it {path.name}.gz")
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise UserError(_NOT_UTF8.format(path))
-    if text and (told := disguised(text[:_BEGIN])):
+    if text and (told := disguised(text)):
         raise UserError(f"{path}: {told}; expected a CSV")
 
 
@@ -219,7 +218,7 @@ def feature_names_of(
     hint = structs if any(types.is_struct(field.type) for field in others) else ""
     for field in others:
         check_numbers(where, field.name, table.column(field.name), how.decimal)
-    told = some([f"{field.name} ({str(field.type)[:_TYPE]})" for field in others], _NAMED)
+    told = some([f"{field.name} ({str(field.type)[:_TYPE]})" for field in others])
     if len(others) == len(there):
         texts = f", and no numbers in {told}" if others else ""
         raise UserError(
@@ -228,7 +227,7 @@ def feature_names_of(
         )
     columns = counted(len(others), "column")
     notes = [f"left out: {columns} of no numbers: {told}{hint}"] if others else []
-    notes += [f"left out: the row index of pandas: {some(index, _NAMED)}"] if index else []
+    notes += [f"left out: the row index of pandas: {some(index)}"] if index else []
     return tuple(field.name for field in there if field not in others), notes
 
 
@@ -283,7 +282,7 @@ def with_inputs(
         inputs: Inputs = texts_of(where, table, how.text_column, how.max_tokens)
         known = {how.text_column, how.label_column or LABEL, how.client_column, how.split_column}
         others = [name for name in table.column_names if name not in known]
-        notes = [f"left out beside the texts: {some(others, _NAMED)}"] if others else []
+        notes = [f"left out beside the texts: {some(others)}"] if others else []
     else:
         features, notes = feature_names_of(where, table, label, how, structs=structs)
         inputs = features_of(where, table, features, how.decimal)
@@ -321,10 +320,10 @@ def _suspicious(
             telling += [name] if labelled == len(values) else []
     mend = "what is no feature is left out by data.drop"
     if numbers:
-        told = some(numbers, _NAMED)
+        told = some(numbers)
         yield f"whole numbers that never repeat, as those of rows do: {told}; {mend}"
     if telling:
-        told = some(telling, _NAMED)
+        told = some(telling)
         yield f"each value has one label, as that of another target: {told}; {mend}"
 
 
@@ -372,8 +371,8 @@ def labels_of(
         texts = [spelt.get(text, text) for text in texts]
     if unknown := [text for text in texts if text not in classes] if classes else []:
         raise UserError(
-            f"{where}: column {name!r} has {some(unknown, _NAMED)}, and data.class-names"
-            f" {some(apart(classes, unknown), _NAMED)}"
+            f"{where}: column {name!r} has {some(unknown)}, and data.class-names"
+            f" {some(apart(classes, unknown))}"
         )
     if len(classes or texts) < 2 and not how.one_class:
         raise UserError(f"{where}: all labels are {texts[0]}; expected at least two classes")
@@ -425,7 +424,7 @@ def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArr
         if count:
             there = f"{count} columns {name!r}"
         else:
-            there = f"no column {name!r}, but {some(apart(table.column_names, [name]), _NAMED)}"
+            there = f"no column {name!r}, but {some(apart(table.column_names, [name]))}"
         told = headless(table.column_names)
         raise UserError(f"{where}: it has {there}; mend {key}{told and f'; {told}'}")
     return table.column(name)

@@ -6,6 +6,7 @@ arrays, of their bytes. It is found under this name while `available` lasts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from pfedlora_flwr.errors import UserError
 
 PREFIX = "given."
+UNNAMED = re.escape(PREFIX) + r"x[0-9a-f]+[\w.]*"
+"""What stands before the name of an object, and a mark, as a pattern."""
 _AVAILABLE: dict[str, Any] = {}
 
 

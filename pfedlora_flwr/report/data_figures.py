@@ -44,9 +44,7 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
     run = first_run(study, scenario)
     dataset, partition = data_of(run)
     labels = np.asarray(dataset.labels)
-    owned = [
-        np.concatenate([split.train, split.validation, split.test]) for split in partition.clients
-    ]
+    owned = [np.concatenate(split.parts) for split in partition.clients]
     # [classes, clients]
     counts = np.stack(
         [np.bincount(labels[own], minlength=dataset.classes) for own in owned], axis=1

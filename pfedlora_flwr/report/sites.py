@@ -41,8 +41,7 @@ class Site:
 
 def sites(finding: Finding) -> list[Site]:
     """The sites, the one that gains most first; without those of which no run tells the score."""
-    seeds = [seed for seed in finding.ours.runs if seed in finding.theirs.runs]
-    runs = [(finding.ours.runs[seed], finding.theirs.runs[seed]) for seed in seeds]
+    runs = _pairs(finding)
     found, at_best = [], _at_best(finding)
     for client in runs[0][0].clients:
         pairs = [[_told(run, client, at_best) for run in pair] for pair in runs]
@@ -61,15 +60,15 @@ def sites(finding: Finding) -> list[Site]:
     return sorted(found, key=lambda site: -site.gain.mean)
 
 
+def _pairs(finding: Finding) -> list[tuple[Run, Run]]:
+    """Both runs of each seed that both have."""
+    theirs = finding.theirs.runs
+    return [(run, theirs[seed]) for seed, run in finding.ours.runs.items() if seed in theirs]
+
+
 def _at_best(finding: Finding) -> bool:
     """Whether the sites' scores are known at the rounds by which the verdict judges."""
-    both = finding.ours.runs, finding.theirs.runs
-    return all(
-        run.sites_at_best
-        for seed in both[0]
-        if seed in both[1]
-        for run in (both[0][seed], both[1][seed])
-    )
+    return all(run.sites_at_best for pair in _pairs(finding) for run in pair)
 
 
 def _told(run: Run, client: int, at_best: bool) -> Mapping[str, Any]:
@@ -184,32 +183,29 @@ def _more(curve: Sequence[tuple[float, float]], rows: float, reached: float) -> 
 
 def table(study: Study, found: Sequence[Finding]) -> Table:
     """A row a site."""
-    shown = chief(study, found)
-    more = worth_in_rows(study, *shown) if shown else {}
+    if (shown := chief(study, found)) is None:
+        return Table("sites", "Gain by site", [])
+    best, of = shown
+    more = worth_in_rows(study, best, of)
     rows = [
         {
             "site": site.name,
             "training rows": f"{site.rows:.0f}" if site.rows else "–",
-            shown[0].reference: f"{100 * site.alone:.2f}",
-            shown[0].ours.title: f"{100 * site.ours:.2f}",
+            best.reference: f"{100 * site.alone:.2f}",
+            best.ours.title: f"{100 * site.ours:.2f}",
             "gain, points": (LOSS if site.gain.mean < 0 else "")
             + words.percent(site.gain, sign=True),
             **({"worth, rows": more.get(site.client, "–")} if more else {}),
         }
-        for site in (shown[1] if shown else ())
-        if shown
+        for site in of
     ]
     note = (
-        f"{words.score_first(study.score)} {_when(shown[0]) if shown else ''} on each site's own"
-        " test part,"
-        f" in {words.unit(study.score)}, mean over seeds; the gain is paired by seed, with its 95 %"
+        f"{words.score_first(study.score)} {_when(best)} on each site's own test part, in"
+        f" {words.unit(study.score)}, mean over seeds; the gain is paired by seed, with its 95 %"
         f" t-interval, each site by itself. {LOSS.strip()} and red: the site loses on average."
-        + (
-            ""
-            if shown and _at_best(shown[0])
-            else " The verdict is on the round of the best validation: its gain is not their mean."
-        )
     )
+    if not _at_best(best):
+        note += " The verdict is on the round of the best validation: its gain is not their mean."
     if more:
         note += (
             " Worth: how many more training rows alone would gain as much, by the site's own"

@@ -10,9 +10,10 @@ from pfedlora_flwr.errors import UserError, permissions, wrong
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.models.given import UNNAMED
 
 _RUNS, _DEFAULT = Path("runs"), Path("~/.pfedlora/runs")
-_GIVEN = re.compile(r"given\.x[0-9a-f]+[\w.]*-")
+_GIVEN = re.compile(f"{UNNAMED}-")
 """What stands before the name of an object that the Python API was given (`models.given`)."""
 _FOLDERS = re.compile(r"""(?<![^\s=,:'"])~?/(?!/)(?:[^/=,\s'"]+/)*""")
 """Of a path from the root or from home, as a model's name and the options of a user's method may

@@ -26,8 +26,6 @@ from pfedlora_flwr.runs.privacy import protections
 from pfedlora_flwr.runs.rows import StartedFrom
 from pfedlora_flwr.runs.shared_state import read
 
-_BEGINS = "begins anew"
-
 
 @dataclass(frozen=True)
 class Renewal:
@@ -62,10 +60,10 @@ class Renewal:
 
     def words(self) -> list[str]:
         """What is said of it before it starts."""
-        shared = "its shared state" if self._takes_state else f"a shared state that {_BEGINS}"
+        shared = "its shared state" if self._takes_state else "a shared state that begins anew"
         if self.old is None:
             return [f"start-from: {self._place}: {shared}; clients begin with initial models"]
-        was = self.old.experiment().method
+        was = self.saved.method
         line = f"start-from: {was} after round {self.after} of {self._place}: {shared}, and each"
         lines = [f"{line} client's own model; rounds {self.after + 1} to {self._e.rounds} follow"]
         before = self._before
@@ -74,8 +72,8 @@ class Renewal:
         return lines
 
     def hand_over(self, run: RunDirectory, *, simulated: bool) -> None:
-        """Makes `run`, which is claimed and has its configuration, go on from there. simulated:
-        whether its clients keep their models in its directory."""
+        """Makes `run`, which is claimed, go on from there. simulated: whether its clients keep
+        their models in its directory."""
         started: StartedFrom = {
             "place": str(self._place),
             "method": self.saved.method,

@@ -7,8 +7,6 @@ from pfedlora_flwr.errors import UserError, meant, printable, some
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.records import read_json
 
-_LISTED = 10
-
 
 def names_told(run: RunFiles) -> dict[int, str]:
     """By client, its site's name; none where nodes have none, or the run hides its clients."""
@@ -27,6 +25,6 @@ def client_of(run: RunFiles, said: str) -> int:
     if found:
         both = " and ".join(f"client {client}" for client in sorted(found))
         raise UserError(f"{said!r} means {both} of {run.path}: give what means one of them")
-    known = some([repr(name) for name in names.values()], _LISTED)
+    known = some([repr(name) for name in names.values()])
     allowed = f"allowed: a client's number, or {known or 'a name, and its sites have none'}"
     raise UserError(f"{said!r} is no site of {run.path}; {meant(said, names.values(), allowed)}")
