@@ -275,6 +275,8 @@ def report(
     ),
     score: str | None = option(None, "NAME", "Judge by it instead of `verdict.score`."),
     margin: float | None = option(None, "POINTS", "Judge by it instead of `verdict.margin`."),
+    std: bool = flag("--std", "Accuracies as mean ± standard deviation, beside the interval."),
+    best: bool = flag("--best", "Mark each column's best and second-best accuracy."),
 ) -> None:
     """Report on runs. Writes tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one HTML
     page.
@@ -285,7 +287,9 @@ def report(
     from pfedlora_flwr.ops.report import report as written
 
     with out.status("drawing figures"):
-        found = written(paths, output, target=target, score=score, margin=margin)
+        found = written(
+            paths, output, target=target, score=score, margin=margin, std=std, best=best
+        )
     show_report(found.written, out)
     for line in found.warnings:
         err.print(line)

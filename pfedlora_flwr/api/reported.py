@@ -65,6 +65,8 @@ class Reported:
         target: float | None = None,
         score: str | None = None,
         margin: float | None = None,
+        std: bool = False,
+        best: bool = False,
         paths: Sequence[str | PathLike[str]] = (),
     ) -> Path:
         """Write tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one page, report.html.
@@ -74,6 +76,8 @@ class Reported:
             target: The accuracy in (0, 1] that costs are counted to, in the place of the runs'.
             score: The verdict's, in the place of `verdict.score`.
             margin: The verdict's, in points, in the place of `verdict.margin`.
+            std: Whether accuracies are mean ± standard deviation, with the interval beside it.
+            best: Whether the best and the second-best accuracy of each column are marked.
             paths: Further runs to report on, such as a run's control: the verdict is on all.
 
         Returns:
@@ -85,7 +89,9 @@ class Reported:
         place = None if output is None else Path(output)
         with available(self._given.objects), as_it_was():
             every = [self.path, *map(Path, paths)]
-            found = reporting.report(every, place, target=target, score=score, margin=margin)
+            found = reporting.report(
+                every, place, target=target, score=score, margin=margin, std=std, best=best
+            )
         for line in found.warnings:
             warnings.warn(line.removeprefix("warning: "), stacklevel=2)
         return found.written.folder

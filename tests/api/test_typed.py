@@ -45,6 +45,9 @@ def test_every_typed_call_runs_and_a_notebook_shows_what_comes_back(
     assert several.gain()["gain"].tolist() == [pytest.approx(fd - alone)]
     assert several.gain()["verdict"].tolist() == ["too few seeds"]
     assert table["accuracy_half"].dtype == float
+    written = (several.report(std=True, best=True) / "accuracy.tex").read_text()
+    assert "mean $\\pm$ standard deviation" in written
+    assert "Bold: a column's best mean" in written
     first, second = several.runs()
     assert second.gain(first) == pytest.approx(second.accuracy - first.accuracy)
     for kind in ("curves", "clients", "partition", "inputs", "t-sne", "gain", "sites"):
