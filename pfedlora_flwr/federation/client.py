@@ -100,6 +100,10 @@ class PersonalisedClient(NumPyClient):
             if wire.COUNT in config:
                 parts = number_in(self.node_config, wire.COUNT)
                 return {} if parts is None else {wire.COUNT: parts}
+            if wire.BEST in config:
+                told = self._instruction(config)
+                self._store(told).choose(told.version)
+                return {}
             return messages.written(self._claim(str(config.get(messages.DATA, ""))))
         except _ERRORS as error:
             return self._failure(error, config, self._known_as())
