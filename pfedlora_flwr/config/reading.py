@@ -34,7 +34,9 @@ _LOCATED = {
     "dataset": datasets.located,
     "models": models.located,
     "lora.init": lora.located,
-    "start-from": lambda place: str(absolute(place)) if place else "",
+    **dict.fromkeys(
+        ("start-from", "data.class-map"), lambda place: str(absolute(place)) if place else ""
+    ),
 }
 """Keys that may hold a path among other words."""
 

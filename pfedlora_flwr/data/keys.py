@@ -135,6 +135,23 @@ class DataKeys(Section):
         "a table's columns that are no features; auto: none",
         form=Form("names", nonempty),
     )
+    missing: str = key(
+        "refuse",
+        "a value that is missing of a feature. mean, median: that of the training rows takes its"
+        " place, and with median features are centred there",
+        choices=("refuse", "mean", "median"),
+    )
+    categories: str = key(
+        "drop",
+        "a table's columns of text that are no label. one-hot: each of a column's values becomes a"
+        " feature, COLUMN=VALUE, by which data.features may name it; sites agree on all",
+        choices=("drop", "one-hot"),
+    )
+    class_map: str = key(
+        "",
+        "a CSV with the columns label and class: the class that each label of the data means; of a"
+        " node, class-map in its node-config; empty: as they are spelt",
+    )
     sep: str = key(
         "comma",
         "column separator of a CSV",
@@ -162,6 +179,8 @@ class DataKeys(Section):
         for name, held in chosen.items():
             if held and self.text_column:
                 raise wrong(name, held, "auto, with data.text-column")
+        if self.text_column and self.categories != "drop":
+            raise wrong("data.categories", self.categories, "drop, with data.text-column")
         names = self.class_names or ()
         if len(set(names)) < len(names) or len(names) == 1:
             raise wrong(
