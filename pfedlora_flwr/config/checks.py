@@ -139,6 +139,8 @@ def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
         )
     if e.hides_clients and e.stop.score not in few:
         raise wrong("stop.score", e.stop.score, f"with {e.hides_clients}: {', '.join(few)}")
+    if e.split.folds and e.start_from:
+        raise wrong("split.folds", e.split.folds, "auto, with start-from: its rows have their part")
     if e.stop.patience and e.held_out.clients:
         raise UserError(
             "stop.patience is set and clients-held-out, too, whose adaptation is after the last"

@@ -82,12 +82,27 @@ class SplitKeys(Section):
         "the shares of training, validation and test",
         form=Form("three integers from 1 to 99", _share),
     )
+    folds: int | None = key(
+        None,
+        "each client's samples, or groups, in so many parts, of which split.fold is for tests and a"
+        " ninth of the others for validation; a comparison runs all of them, and means over folds"
+        " make one value of a seed; auto: split.shares",
+        low=2,
+        high=100,
+    )
+    fold: int = key(
+        0, "the fold that is for tests, from 0; a comparison sets it", low=0, needs="split.folds"
+    )
 
     def check(self) -> None:
         if len(self.shares) != 3:
             raise wrong("split.shares", self.shares, "three integers, such as 8,1,1")
         if self.kind in ("groups", "time") and self.column is None:
             raise UserError(f"split.kind is {self.kind}, and split.column is auto: name the column")
+        if self.folds and self.kind not in ("random", "groups"):
+            raise wrong("split.folds", self.folds, f"auto, with split.kind={self.kind}")
+        if self.folds and self.fold >= self.folds:
+            raise wrong("split.fold", self.fold, f"0 to {self.folds - 1}")
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ def _own(
     if len(labels) < SMALLEST:
         told = f"dataset {name!r} has {len(labels)} samples"
         raise UserError(f"{told}, and a client needs {SMALLEST}")
-    kept = bool(state_path) and client >= 0
+    kept = bool(state_path) and client >= 0 and not e.split.folds
     parts = Parts.of(Path(state_path).expanduser(), e.seed) if kept else None
     known = parts.known(dataset.input_hashes) if parts else None
     try:
