@@ -84,9 +84,9 @@ class SplitKeys(Section):
     )
     folds: int | None = key(
         None,
-        "each client's samples, or groups, in so many parts, of which split.fold is for tests and a"
-        " ninth of the others for validation; a comparison runs all of them, and means over folds"
-        " make one value of a seed; auto: split.shares",
+        "cross-validation: each client's samples, or groups, in so many parts. split.fold is for"
+        " tests, a ninth of the others for validation. A comparison runs all folds of a seed; auto:"
+        " split.shares",
         low=2,
         high=100,
     )

@@ -306,8 +306,9 @@ def test_folds_test_each_sample_once_and_part_no_group(
         try:
             made = make_partition(from_flat(keys | {"split.fold": fold}), data(labels, groups))
         except UserError as error:
-            assert "and none for" in str(error)
-            return
+            if "and none for" in str(error):
+                return
+            raise
         sides = [
             np.concatenate(part) for part in zip(*(s.parts for s in made.clients), strict=True)
         ]
