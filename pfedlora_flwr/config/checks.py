@@ -154,8 +154,8 @@ def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
 
 
 def _trained(e: Experiment, x: Execution, method: type[Method]) -> None:
-    if e.noises_gradients and (e.loss.function or e.loss.weights != "none"):
-        what = "loss.function" if e.loss.function else "loss.weights"
+    if e.noises_gradients and (changed := e.loss.changed()):
+        what = f"loss.{next(iter(changed))}"
         raise UserError(f"{what} is set, and noise of records is for the mean cross entropy alone")
     if e.representation == "pretrained-logits" and {"all", "lora"} & {*e.train}:
         raise UserError(
