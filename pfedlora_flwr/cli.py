@@ -499,6 +499,14 @@ def align(
     basis: Path | None = option(
         None, "FILE", "Write the principal directions of these inputs, public ones."
     ),
+    anchors: str | None = option(
+        None,
+        "DATA",
+        "Write anchors instead: public inputs of this dataset, whose labels are unused.",
+    ),
+    reference: str | None = option(None, "MODEL", "The model onto which anchors map others."),
+    output: Path | None = option(None, "FILE", "Where anchors are written."),
+    licence: str = option("", "TEXT", "The licence of the anchors' inputs."),
     overwrite: bool = OVERWRITE,
     as_json: bool = JSON,
 ) -> None:
@@ -508,14 +516,30 @@ def align(
     The models are the initial models of the run that CONF and -o describe, without randomly
     initialised necks. Averaging makes no sense if representations have different meanings.
 
-    FILE is for -o adapter.basis=FILE of pfedlora_plus. If the inputs are private, it reveals
+    --basis is for -o adapter.basis=FILE of pfedlora_plus, --anchors for -o
+    representation=anchors:FILE. If the inputs are private, it reveals
     something about them to whoever has it."""
     from pfedlora_flwr import config
     from pfedlora_flwr.commands.results import show_alignment
     from pfedlora_flwr.ops.align import align as aligned
+    from pfedlora_flwr.ops.align import write_anchors
 
     of_conf = config.read_run(config.find_conf(conf)) if conf is not None else {}
     keys = config.run_config(of_conf | config.parse_overrides(option or []))
+    if anchors is not None:
+        if reference is None or output is None:
+            raise UserError("--anchors needs --reference MODEL and --output FILE")
+        count = write_anchors(
+            keys,
+            anchors,
+            reference,
+            output,
+            samples=samples,
+            licence=licence,
+            overwrite=overwrite,
+        )
+        out.print(f"{count} anchors written to {output}")
+        return
     found = aligned(keys, samples=samples, basis=basis, overwrite=overwrite)
     if as_json:
         print(json.dumps(found, indent=1))

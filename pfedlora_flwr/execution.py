@@ -87,6 +87,13 @@ class Execution(Section):
         low=0,
         high=100,
     )
+    models_keep: str = key(
+        "last",
+        "the models that predict, evaluate, export and cards take. best: those of the round of the"
+        " best validation by verdict.score",
+        name="models.keep",
+        choices=("last", "best"),
+    )
     scores_by_class: bool = key(
         False,
         "clients tell their test samples by true and predicted class, which shows how many of each"
@@ -130,6 +137,11 @@ class Execution(Section):
         low=0,
     )
     node_timeout: float = key(300.0, "seconds to wait for nodes to connect", above=0)
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the models of the best round stay, too."""
+        return self.models_keep == "best"
 
     def merging(self) -> dict[str, Scalar]:
         """The keys that decide what is merged once clients fail, where they are not at their

@@ -169,9 +169,17 @@ class Experiment(Section):
     lora: LoraKeys = section(LoraKeys, needs="train=lora")
     representation: str = key(
         "features",
-        "R, the input of the head: the encoder's features, or pretrained-logits, the output of"
-        " the classifier that came with the model's weights",
-        choices=("features", "pretrained-logits"),
+        "R, the input of the head: the encoder's features; pretrained-logits, the output of the"
+        " classifier that came with the model's weights; or anchors:FILE, the features mapped onto"
+        " those of one reference encoder",
+        choices=("features", "pretrained-logits", "anchors:"),
+    )
+    anchors_ridge: float = key(
+        0.3,
+        "λ, the ridge of the map onto the reference, in mean squares of an anchor's features",
+        name="anchors.ridge",
+        above=0,
+        needs="representation",
     )
     representation_norm: str = key(
         "none",

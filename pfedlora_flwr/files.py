@@ -1,10 +1,11 @@
-"""Atomic file writes: written aside, then renamed into place."""
+"""Atomic file writes: written aside, then renamed into place; and the cache's folder."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import hashlib
+import io
 import os
 import secrets
 import shutil
@@ -12,9 +13,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from pfedlora_flwr.errors import UserError
@@ -39,6 +41,43 @@ _DISGUISES = {
 """What files that are not what they are called begin with, in small letters, and what they are."""
 Stamp = tuple[str, int, int]
 """A file's path, size, and when it was changed, in ns."""
+
+
+def cache_root() -> Path:
+    """Where decoded datasets live: $PFEDLORA_CACHE, or ~/.cache/pfedlora."""
+    return Path(os.environ.get("PFEDLORA_CACHE") or Path.home() / ".cache" / "pfedlora")
+
+
+def made(folder: Path) -> Path:
+    """Creates a folder in the cache. The cache is its user's alone: it holds private data."""
+    cache_root().mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def keep(file: Path, array: npt.NDArray[Any]) -> None:
+    """Writes an array that can be computed again."""
+    written = io.BytesIO()
+    np.save(written, array)
+    made(file.parent)
+    write_atomically(file, written.getvalue(), durable=False)
+
+
+@contextlib.contextmanager
+def kept_in(file: Path) -> Iterator[None]:
+    """Around what reads and keeps an array in a file of the cache. Raises UserError where the cache
+    cannot be written, or the file is damaged."""
+    try:
+        yield
+    except UserError:  # a ValueError, too
+        raise
+    except OSError as error:
+        raise UserError(
+            f"cache {cache_root()}: {error.strerror or error}; set PFEDLORA_CACHE to a writable"
+            " folder"
+        ) from None
+    except (ValueError, EOFError):
+        raise UserError(f"{file} is damaged; remove it; it will be created again") from None
 
 
 def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool = True) -> None:

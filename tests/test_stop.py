@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 import yaml
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.ops.evaluate import evaluate
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
+from pfedlora_flwr.runs.trained import clients_of, load_trained
 from tests.conftest import Call, run_locally
+from tests.test_joining import serve, sites
 
+__all__ = ["sites"]
 KEYS = {
     "clients": 5,
     "participation": 0.6,
@@ -87,6 +92,54 @@ def test_a_comparison_counts_it_as_completed(tmp_path: Path, pfedlora: Call, her
         assert "missing" not in out + err
     [run] = load([tmp_path / "out"]).runs
     assert run.result["ended_early"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut", [False, True], ids=["at once", "killed and resumed"])
+def test_the_models_of_the_best_round_are_those_that_are_taken(tmp_path: Path, cut: bool) -> None:
+    keys = {"stop.patience": "auto", "rounds": 14, "lr": 0.02, "models.keep": "best"}
+    place = RunDirectory(tmp_path / "run")
+    result = run(place.path, **keys)
+    if cut:
+        best = result["accuracy"]["best_validation_round"]
+        run(place.path, overwrite=True, **keys | {"rounds": best + 2})
+        place.checkpoints.paths()[-1].unlink()
+        place.result_file.unlink()
+        again = run(place.path, resume=True, **keys)
+        assert again["models_sha256"] == result["models_sha256"]
+    best = result["accuracy"]["best_validation_round"]
+    assert best < 14
+    taken = {k: load_trained(place.path, k) for k in range(5)}
+    assert max(t.round for t in taken.values()) == best, "and not the last round's"
+    lines = {r["client"]: r for r in place.visits() if r["round"] <= best}
+    assert {k: t.round for k, t in taken.items()} == {k: r["round"] for k, r in lines.items()}
+    rights = [t.counts.test_correct / t.counts.test for t in taken.values() if t.counts]
+    assert fmean(rights) == pytest.approx(result["accuracy"]["at_best_validation"])
+    anew = [one["accuracy"] for one in evaluate(taken.values(), None)]
+    assert fmean(anew) == pytest.approx(fmean(rights)), "computed anew from the data"
+    plain = run(tmp_path / "plain", **keys | {"models.keep": "last"})
+    assert plain["models_sha256"] == result["models_sha256"]
+    assert load_trained(tmp_path / "plain", 0).sha256 != taken[0].sha256
+
+
+@pytest.mark.slow
+def test_a_node_is_told_which_of_its_versions_is_the_best(
+    tmp_path: Path, sites: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = {
+        "rounds": 8,
+        "participation": 1.0,
+        "lr": 0.05,
+        "method": "fedavg",
+        "models.keep": "best",
+    }
+    result = serve(tmp_path / "run", sites, **keys)
+    best = result["accuracy"]["best_validation_round"]
+    assert 0 < best < 8
+    where = [Path(site["state-path"]) for site in sites]
+    assert {load_trained(place, clients_of(place)[0][0]).round for place in where} == {best}
+    serve(tmp_path / "run", sites, resume=True, **keys | {"rounds": 9})
+    assert "was not told" not in caplog.text
 
 
 @pytest.mark.parametrize(

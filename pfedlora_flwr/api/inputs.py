@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from pfedlora_flwr.api.given_arrays import array_of
-from pfedlora_flwr.data.arrays import check_finite, columns_of, with_columns
+from pfedlora_flwr.data.arrays import check_finite, columns_of, of_frame, with_columns
 from pfedlora_flwr.data.tables import as_bytes
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.ops.read_inputs import read, reading_of
@@ -38,7 +39,11 @@ def inputs_of(trained: Trained, inputs: Any, options: Mapping[str, object]) -> n
             raise UserError(asked.broken[0])
         return asked.inputs
     if trained.feature_names and hasattr(inputs, "columns"):
-        inputs = with_columns("inputs", inputs, trained.feature_names)
+        if how.plain:
+            inputs = with_columns("inputs", inputs, trained.feature_names)
+        else:
+            how = replace(how, feature_names=trained.feature_names)
+            inputs, _ = of_frame("inputs", inputs, how)
     elif columns_of("inputs", inputs):
         raise UserError(
             "inputs is a data frame, and the model does not know its columns by name, because its"
@@ -51,7 +56,7 @@ def inputs_of(trained: Trained, inputs: Any, options: Mapping[str, object]) -> n
             f"inputs is {array.dtype} {list(array.shape)}; the model of client {trained.client}"
             f" takes {task}: expected {task.kind.arrays}"
         )
-    check_finite("inputs", found)
+    check_finite("inputs", found, missing=how.missing != "refuse")
     return found
 
 

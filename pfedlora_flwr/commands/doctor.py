@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.data.cifar import TORCHVISION_REMEDY
 from pfedlora_flwr.errors import brief, counted, first_line
+from pfedlora_flwr.files import cache_root
 from pfedlora_flwr.launch.flower import LaunchError, tool
 from pfedlora_flwr.launch.processes import free_port
 from pfedlora_flwr.launch.resources import cores

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pfedlora_flwr.comparison.plan import Candidate, Cell, Choices, Keys, Plan, choices
+from pfedlora_flwr.comparison.plan import Candidate, Cell, Choices, Keys, Plan, choices, unit
 from pfedlora_flwr.errors import some
 from pfedlora_flwr.runs.completed import (
     DIVERGED,
@@ -22,6 +22,7 @@ from pfedlora_flwr.runs.completed import (
     SHORTER,
     Missing,
     Run,
+    mean_of_folds,
     read_run,
 )
 
@@ -154,9 +155,27 @@ def reported(directory: Path, plan: Plan) -> list[Outcome]:
                 and _was_chosen(directory, cell, plan, begun=run.status == NOT_RUN)
             )
 
-        return outcome(directory, cell, plan.seeds, plan.tuning_seed, given_up, plan.score)
+        found = outcome(directory, cell, plan.seeds, plan.tuning_seed, given_up, plan.score)
+        return by_seed(found, plan.folds)
 
     return [of(cell) for cell in plan.cells]
+
+
+def by_seed(found: Outcome, folds: int) -> Outcome:
+    """An outcome by seed, of one by fold of each seed: the mean of a seed's folds is its run, and a
+    seed that lacks one is missing."""
+    if folds == 1 or found.standalone:
+        return found
+    runs, missing = {}, {}
+    for seed in dict.fromkeys(one // folds for one in (*found.runs, *found.missing)):
+        of = [unit(seed, fold, folds) for fold in range(folds)]
+        if lacking := [one for one in of if one not in found.runs]:
+            why = found.missing.get(lacking[0], Missing(NOT_RUN, NOT_RUN))
+            told = f"fold {lacking[0] % folds} of {folds}: {why.reason}"
+            missing[seed] = replace(why, reason=told)
+        else:
+            runs[seed] = mean_of_folds([found.runs[one] for one in of])
+    return replace(found, runs=runs, missing=missing)
 
 
 def _was_chosen(directory: Path, cell: Cell, plan: Plan, *, begun: bool) -> bool:

@@ -39,6 +39,12 @@ class Cell:
     candidates: tuple[Candidate, ...]
 
 
+def unit(seed: int, fold: int, folds: int) -> int:
+    """The number by which a comparison knows a run of this seed and fold; without folds the
+    seed."""
+    return seed * folds + fold
+
+
 def choices(tuned: Iterable[Keys]) -> Choices:
     """What tuned keys may be, without the options of single methods: two methods with equal ones
     are tuned alike, as far as Standalone is concerned."""
@@ -59,6 +65,8 @@ class Plan:
     said: tuple[str, ...] = ()
     verdict: Keys = field(default_factory=dict)
     """What its file says of the keys `verdict.…`."""
+    folds: int = 1
+    """With several, `seeds` has a number for each fold of each seed (`unit`)."""
 
     @property
     def score(self) -> str:
@@ -81,6 +89,7 @@ class Plan:
                 tuple(map(_cell, saved["cells"])),
                 tuple(saved.get("said", ())),
                 saved.get("verdict", {}),
+                saved.get("folds", 1),
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise UserError(

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan, choices
+from pfedlora_flwr.comparison.plan import Candidate, Cell, Keys, Plan, choices, unit
 from pfedlora_flwr.config import (
     all_keys,
     completed,
@@ -31,7 +31,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation.server_state import is_standalone
-from pfedlora_flwr.keys import Scalar
+from pfedlora_flwr.keys import AUTO, Scalar
 from pfedlora_flwr.methods.registry import POOLED
 
 T = TypeVar("T")
@@ -42,6 +42,7 @@ _NONE: dict[str, object] = {}
 _SET_BY_COMPARE = {
     "method": "methods in its file, or methods=…",
     "seed": "seeds in its file, or seeds=…",
+    "split.fold": "split.folds: it runs all of them",
     "output": "the comparison's own output",
     "resume": "nothing: it resumes what is there",
     "overwrite": "redo=…",
@@ -73,7 +74,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to run. `tuning_seed` is the seed that chooses: the file's first."""
+    """What to run. `tuning_seed` is the seed that chooses: the file's first. With `split.folds`
+    a seed stands for its run of one fold, as `unit` numbers it, and the first fold chooses."""
 
     name: str
     base: Keys
@@ -127,7 +129,23 @@ class Comparison:
         chosen, axes = _among("methods", methods, self.methods), self.axes
         for text in only:
             axes = _narrowed(axes, text, chosen)
-        return replace(self, methods=chosen, seeds=_among("seeds", seeds, self.seeds), axes=axes)
+        there = tuple(dict.fromkeys(one // self.folds for one in self.seeds))
+        wanted = _units(_among("seeds", seeds, there), self.folds)
+        return replace(self, methods=chosen, seeds=wanted, axes=axes)
+
+    @property
+    def folds(self) -> int:
+        """How many runs a seed has."""
+        return parse({"split.folds": self.base.get("split.folds", AUTO)})["split.folds"] or 1
+
+    def of_unit(self, one: int) -> Keys:
+        """What tells the runs of a cell apart: their seed and, with folds, their fold."""
+        seed, fold = divmod(one, self.folds)
+        return {"seed": seed, "split.fold": fold} if self.folds > 1 else {"seed": seed}
+
+    def unit_of(self, e: Experiment) -> int:
+        """The number of a run."""
+        return unit(e.seed, e.split.fold, self.folds)
 
     def cells(self) -> list[Cell]:
         """Every scenario with every method, in the file's order; one that is Standalone by
@@ -139,7 +157,7 @@ class Comparison:
         self, cell: Cell, candidate: Candidate, seed: int, output: Path = Path()
     ) -> RunConfig:
         """The keys of one run, `output` being the comparison's directory."""
-        own = candidate.tuned | {"method": cell.method, "seed": seed}
+        own = candidate.tuned | {"method": cell.method} | self.of_unit(seed)
         flat = _NO_GUARD | self.base | cell.scenario | own
         if ":" not in cell.method:  # as with the keys of other methods
             flat.pop("method-options", None)
@@ -148,7 +166,14 @@ class Comparison:
     def plan(self) -> Plan:
         """Its runs, for the file beside them."""
         verdict = {key: value for key, value in self.base.items() if key.startswith("verdict.")}
-        return Plan(self.name, self.seeds, self.tuning_seed, tuple(self.cells()), verdict=verdict)
+        return Plan(
+            self.name,
+            self.seeds,
+            self.tuning_seed,
+            tuple(self.cells()),
+            verdict=verdict,
+            folds=self.folds,
+        )
 
     @cached_property
     def _grid(self) -> list[Cell]:
@@ -189,9 +214,20 @@ class Comparison:
         folders = [slug(scenario), slug({method: ""} | tuned)]
         seeds = dict.fromkeys((self.tuning_seed, *self.seeds))
         given = self.base | scenario | tuned
-        runs = {seed: "/".join(filter(None, [*folders, f"seed-{seed}"])) for seed in seeds}
+        runs = {
+            seed: "/".join(filter(None, [*folders, *map(_folder, self.of_unit(seed).items())]))
+            for seed in seeds
+        }
         keys = completed(parse(given | {"method": method}))
         return Candidate(tuned, runs, Experiment.of(keys).rounds)
+
+
+def _folder(key: tuple[str, Scalar]) -> str:
+    return f"{short(key[0])}-{key[1]}"
+
+
+def _units(seeds: Iterable[int], folds: int) -> tuple[int, ...]:
+    return tuple(unit(seed, fold, folds) for seed in seeds for fold in range(folds))
 
 
 def slug(keys: Mapping[str, Scalar]) -> str:
@@ -292,7 +328,9 @@ def _built(name: str, content: Mapping[Any, object], changed: dict[str, object])
                 raise UserError(
                     f"axes.{axis.name}: {method!r} is not among the methods: {', '.join(methods)}"
                 )
-    return Comparison(name, _parsed("base", base | changed), methods, tuple(seeds), axes, seeds[0])
+    found = Comparison(name, _parsed("base", base | changed), methods, (), axes, 0)
+    units = _units(seeds, found.folds)
+    return replace(found, seeds=units, tuning_seed=units[0])
 
 
 def _check_owners(of_base: Sequence[str], changed: Iterable[str], axes: Sequence[Axis]) -> None:
@@ -301,6 +339,8 @@ def _check_owners(of_base: Sequence[str], changed: Iterable[str], axes: Sequence
     for key in (*of_base, *on_axes):
         if key in _SET_BY_COMPARE:
             raise UserError(f"{key} is set by compare itself: use {_SET_BY_COMPARE[key]}")
+    if "split.folds" in on_axes:
+        raise UserError("split.folds is on an axis; allowed: in base alone")
     for key in on_axes:
         if key in changed:
             raise UserError(f"{key}: it is on an axis; choose its values with only={key}=…")

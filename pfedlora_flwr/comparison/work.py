@@ -103,9 +103,10 @@ class Work:
             job
             for place, cell in enumerate(self._cells)
             for job in self._jobs_of(cell)
-            if self._takes(place, cell, job.config.experiment.seed)
+            if self._takes(place, cell, self.comparison.unit_of(job.config.experiment))
         ]
-        return sorted(found, key=lambda job: self._seeds.index(job.config.experiment.seed))
+        of = self.comparison.unit_of
+        return sorted(found, key=lambda job: self._seeds.index(of(job.config.experiment)))
 
     def examples(self) -> list[Job]:
         """A run of each cell, for what is the same in all of its runs."""
@@ -289,6 +290,6 @@ class Work:
         words = [
             describe(cell),
             *(f"{short(key)}={value}" for key, value in candidate.tuned.items()),
-            f"seed {seed}",
+            *(f"{short(k)} {v}" for k, v in self.comparison.of_unit(seed).items()),
         ]
         return Job(", ".join(words), self.comparison.config(cell, candidate, seed, self.output))

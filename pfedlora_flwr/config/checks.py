@@ -16,7 +16,7 @@ from pfedlora_flwr.methods.own import check_experiment
 from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.methods.sums import OfSums
 from pfedlora_flwr.models.named import is_library
-from pfedlora_flwr.models.spec import specs_of
+from pfedlora_flwr.models.spec import ANCHORS, specs_of
 from pfedlora_flwr.training.kinds import read_shape
 from pfedlora_flwr.training.metrics import OF_DECISIONS
 
@@ -139,6 +139,8 @@ def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
         )
     if e.hides_clients and e.stop.score not in few:
         raise wrong("stop.score", e.stop.score, f"with {e.hides_clients}: {', '.join(few)}")
+    if e.split.folds and e.start_from:
+        raise wrong("split.folds", e.split.folds, "auto, with start-from: its rows have their part")
     if e.stop.patience and e.held_out.clients:
         raise UserError(
             "stop.patience is set and clients-held-out, too, whose adaptation is after the last"
@@ -152,14 +154,16 @@ def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
 
 
 def _trained(e: Experiment, x: Execution, method: type[Method]) -> None:
-    if e.noises_gradients and (e.loss.function or e.loss.weights != "none"):
-        what = "loss.function" if e.loss.function else "loss.weights"
+    if e.noises_gradients and (changed := e.loss.changed()):
+        what = f"loss.{next(iter(changed))}"
         raise UserError(f"{what} is set, and noise of records is for the mean cross entropy alone")
-    if e.representation == "pretrained-logits" and {"all", "lora"} & {*e.train}:
+    if e.representation != "features" and {"all", "lora"} & {*e.train}:
         raise UserError(
-            f"train is {e.train!r}; allowed with representation=pretrained-logits: head, for the"
-            " classifier that makes them stays as it is"
+            f"train is {e.train!r}; allowed with representation={e.representation}: head, for what"
+            " makes it stays as it is"
         )
+    if e.representation.startswith(ANCHORS) and e.normalise == "federation":
+        raise wrong("normalise", e.normalise, "auto or model, with representation=anchors:FILE")
     if e.representation_norm == "layer" and "lora" in e.train:
         raise UserError(
             f"train is {e.train!r}; allowed with representation-norm=layer: all, head, for peft's"

@@ -27,6 +27,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models import lora
 from pfedlora_flwr.models import registry as models
+from pfedlora_flwr.models.spec import ANCHORS
 
 _PER_CLIENT = "partition.classes-per-client"
 """A key that may be auto, and is a number in an Experiment."""
@@ -34,7 +35,12 @@ _LOCATED = {
     "dataset": datasets.located,
     "models": models.located,
     "lora.init": lora.located,
-    "start-from": lambda place: str(absolute(place)) if place else "",
+    "representation": lambda text: (
+        f"{ANCHORS}{absolute(text.removeprefix(ANCHORS))}" if text.startswith(ANCHORS) else text
+    ),
+    **dict.fromkeys(
+        ("start-from", "data.class-map"), lambda place: str(absolute(place)) if place else ""
+    ),
 }
 """Keys that may hold a path among other words."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pfedlora_flwr.data import tables
 from pfedlora_flwr.data.images import dark, of_8_bits
 from pfedlora_flwr.data.normalisation import coarse
 from pfedlora_flwr.data.source import CLASSIFY, LARGEST, SEVERAL, Arrays, Inputs, Reading
@@ -180,6 +181,15 @@ def with_columns(where: str, frame: Any, names: Sequence[str]) -> Any:
     return frame[list(names)]
 
 
+def of_frame(where: str, frame: Any, how: Reading) -> tuple[npt.NDArray[Any], tuple[str, ...]]:
+    """The features of a data frame as those of a table, and their names. Raises UserError."""
+    import pyarrow as pa
+
+    table = pa.table(frame)
+    names, _ = tables.feature_names_of(where, table, "", how)
+    return tables.features_of(where, table, names, how), names
+
+
 def as_array(where: str, given: Any) -> npt.NDArray[Any]:
     """An array, or a data frame's columns as numbers [n, d]. Raises UserError for a column that is
     none."""
@@ -311,7 +321,9 @@ def _called(
         raise UserError(f"dataset {text!r}: it returned {what}, expected {wanted}")
     where, inputs = f"dataset {text!r}", given["inputs"]
     columns = columns_of(where, inputs)
-    if columns and how.feature_names:
+    if columns and not how.plain:
+        inputs, columns = of_frame(where, inputs, how)
+    elif columns and how.feature_names:
         inputs, columns = with_columns(where, inputs, how.feature_names), how.feature_names
     elif columns and how.drop:
         with_columns(where, inputs, how.drop)
@@ -360,7 +372,7 @@ def checked(
             f"{where}: clients is {owners.dtype} {list(owners.shape)}; expected integers or"
             " text [n]"
         )
-    check_finite(where, found)
+    check_finite(where, found, missing=how.missing != "refuse")
     columns = ((f"{form.by} {i}", inputs[:, i]) for i in range(inputs.shape[1]))
     return Arrays(
         found,
@@ -407,14 +419,15 @@ def check_labels(
         raise UserError(f"{where}: all labels are {low}; expected at least two classes")
 
 
-def check_finite(where: str, inputs: Inputs) -> None:
-    """Raises UserError if a float is missing, infinite or too large: its sample, counted from
-    0."""
+def check_finite(where: str, inputs: Inputs, *, missing: bool = False) -> None:
+    """Raises UserError if a float is missing, unless that is allowed, infinite or too large: its
+    sample, counted from 0."""
     if not np.issubdtype(inputs.dtype, np.floating):
         return
     together = max(1, _TOGETHER // max(1, inputs[:1].size))
     for start in range(0, len(inputs), together):
-        wrong = np.argwhere(~(np.abs(inputs[start : start + together]) <= LARGEST))
+        some_of = inputs[start : start + together]
+        wrong = np.argwhere(~(np.abs(some_of) <= LARGEST) & ~(missing & np.isnan(some_of)))
         if len(wrong):
             place = [start + int(wrong[0][0]), *map(int, wrong[0][1:])]
             raise UserError(

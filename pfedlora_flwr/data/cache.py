@@ -4,13 +4,9 @@ downloads."""
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +17,7 @@ import numpy.typing as npt
 from pfedlora_flwr.data.normalisation import of_all_pixels
 from pfedlora_flwr.data.source import SIZE, Arrays, Inputs, Reading, Source
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.files import cache_root, made
 
 META = "meta.json"
 """Written last: a folder without it is none of a dataset."""
@@ -29,46 +25,9 @@ DIGESTS = "digests"
 _VERSION = 10  # of the folders' layout
 
 
-def cache_root() -> Path:
-    """Where decoded datasets live: $PFEDLORA_CACHE, or ~/.cache/pfedlora."""
-    return Path(os.environ.get("PFEDLORA_CACHE") or Path.home() / ".cache" / "pfedlora")
-
-
 def downloads() -> Path:
     """Where datasets' files are downloaded to."""
     return cache_root() / "downloads"
-
-
-def made(folder: Path) -> Path:
-    """Creates a folder in the cache. The cache is its user's alone: it holds private data."""
-    cache_root().mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def keep(file: Path, array: npt.NDArray[Any]) -> None:
-    """Writes an array that can be computed again."""
-    written = io.BytesIO()
-    np.save(written, array)
-    made(file.parent)
-    write_atomically(file, written.getvalue(), durable=False)
-
-
-@contextmanager
-def kept_in(file: Path) -> Iterator[None]:
-    """Around what reads and keeps an array in a file of the cache. Raises UserError where the cache
-    cannot be written, or the file is damaged."""
-    try:
-        yield
-    except UserError:  # a ValueError, too
-        raise
-    except OSError as error:
-        raise UserError(
-            f"cache {cache_root()}: {error.strerror or error}; set PFEDLORA_CACHE to a writable"
-            " folder"
-        ) from None
-    except (ValueError, EOFError):
-        raise UserError(f"{file} is damaged; remove it; it will be created again") from None
 
 
 def scratch(shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.data.cache import downloads, made
+from pfedlora_flwr.data.cache import downloads
 from pfedlora_flwr.data.source import SIZE, Arrays, Reading
 from pfedlora_flwr.errors import UserError, first_line
+from pfedlora_flwr.files import made
 
 TORCHVISION_REMEDY = "install both from one index: pip install --force-reinstall torch torchvision"
 """What to do where torchvision cannot be imported: most often it was built for another PyTorch than

@@ -14,12 +14,11 @@ import numpy.typing as npt
 
 from pfedlora_flwr.data import tables
 from pfedlora_flwr.data.arrays import check_labels, checked
-from pfedlora_flwr.data.cache import cache_root, made
 from pfedlora_flwr.data.images import Decoded, File, decoded
 from pfedlora_flwr.data.source import Arrays, Reading
 from pfedlora_flwr.deadline import within
 from pfedlora_flwr.errors import UserError, brief, counted, permissions, some
-from pfedlora_flwr.files import absolute
+from pfedlora_flwr.files import absolute, cache_root, made
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -82,12 +82,27 @@ class SplitKeys(Section):
         "the shares of training, validation and test",
         form=Form("three integers from 1 to 99", _share),
     )
+    folds: int | None = key(
+        None,
+        "cross-validation: each client's samples, or groups, in so many parts. split.fold is for"
+        " tests, a ninth of the others for validation. A comparison runs all folds of a seed; auto:"
+        " split.shares",
+        low=2,
+        high=100,
+    )
+    fold: int = key(
+        0, "the fold that is for tests, from 0; a comparison sets it", low=0, needs="split.folds"
+    )
 
     def check(self) -> None:
         if len(self.shares) != 3:
             raise wrong("split.shares", self.shares, "three integers, such as 8,1,1")
         if self.kind in ("groups", "time") and self.column is None:
             raise UserError(f"split.kind is {self.kind}, and split.column is auto: name the column")
+        if self.folds and self.kind not in ("random", "groups"):
+            raise wrong("split.folds", self.folds, f"auto, with split.kind={self.kind}")
+        if self.folds and self.fold >= self.folds:
+            raise wrong("split.fold", self.fold, f"0 to {self.folds - 1}")
 
 
 @dataclass(frozen=True)
@@ -135,6 +150,23 @@ class DataKeys(Section):
         "a table's columns that are no features; auto: none",
         form=Form("names", nonempty),
     )
+    missing: str = key(
+        "refuse",
+        "a value that is missing of a feature. mean, median: that of the training rows takes its"
+        " place, and with median features are centred there",
+        choices=("refuse", "mean", "median"),
+    )
+    categories: str = key(
+        "drop",
+        "a table's columns of text that are no label. one-hot: each of a column's values becomes a"
+        " feature, COLUMN=VALUE, by which data.features may name it; sites agree on all",
+        choices=("drop", "one-hot"),
+    )
+    class_map: str = key(
+        "",
+        "a CSV with the columns label and class: the class that each label of the data means; of a"
+        " node, class-map in its node-config; empty: as they are spelt",
+    )
     sep: str = key(
         "comma",
         "column separator of a CSV",
@@ -162,6 +194,8 @@ class DataKeys(Section):
         for name, held in chosen.items():
             if held and self.text_column:
                 raise wrong(name, held, "auto, with data.text-column")
+        if self.text_column and self.categories != "drop":
+            raise wrong("data.categories", self.categories, "drop, with data.text-column")
         names = self.class_names or ()
         if len(set(names)) < len(names) or len(names) == 1:
             raise wrong(

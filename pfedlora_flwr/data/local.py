@@ -24,7 +24,7 @@ from pfedlora_flwr.data.partition import SMALLEST, Indices, Partition, trimmed
 from pfedlora_flwr.data.parts import Parts
 from pfedlora_flwr.data.remarks import remarks
 from pfedlora_flwr.data.setup import CACHES, DataSetup, check_classes, constants_of, known_by
-from pfedlora_flwr.data.source import Reading
+from pfedlora_flwr.data.source import Reading, spelling_of
 from pfedlora_flwr.data.split import Split, divided
 from pfedlora_flwr.data.tokens import tokens
 from pfedlora_flwr.errors import UserError, permissions, wrong
@@ -41,6 +41,7 @@ from pfedlora_flwr.training.loop import Samples
 
 logger = logging.getLogger(__name__)
 
+_FILES = "data-path", "class-map"
 OWN = "own"
 """The fingerprint of data that is no part of a partition."""
 SAME_DATA = (
@@ -62,7 +63,7 @@ class LocalData:
 def site_settings(node_config: Mapping[str, Any]) -> dict[str, str]:
     """What `Site.find` takes of a node-config, with absolute paths: it finds the same data from
     elsewhere on the node."""
-    make = {"dataset": registry.located, "data-path": lambda text: str(absolute(text))}
+    make = {"dataset": registry.located} | dict.fromkeys(_FILES, lambda text: str(absolute(text)))
     return {
         name: located(str(node_config[name]))
         for name, located in make.items()
@@ -121,9 +122,12 @@ class Site:
             for name in names if client < 0 else (model,):
                 models.check_allowed(name)
         if "dataset" in node_config:  # the node's own data: all of it is this client's
+            how = reading_for(task, setup)
+            if "class-map" in node_config:
+                how = replace(how, spelling=spelling_of(str(node_config["class-map"])))
             dataset, split, constants = _own(
                 str(node_config["dataset"]),
-                reading_for(task, setup),
+                how,
                 experiment,
                 client,
                 str(node_config.get("state-path", "")),
@@ -243,7 +247,7 @@ def _own(
     if len(labels) < SMALLEST:
         told = f"dataset {name!r} has {len(labels)} samples"
         raise UserError(f"{told}, and a client needs {SMALLEST}")
-    kept = bool(state_path) and client >= 0
+    kept = bool(state_path) and client >= 0 and not e.split.folds
     parts = Parts.of(Path(state_path).expanduser(), e.seed) if kept else None
     known = parts.known(dataset.input_hashes) if parts else None
     try:
@@ -256,7 +260,7 @@ def _own(
     for told in remarks(dataset, Partition((split,))):
         shown = name if permissions.own_machine() else registry.without_path(name)
         logger.warning("%s: %s", shown, told)
-    return dataset, split, constants_of(dataset, (split,))
+    return dataset, split, constants_of(dataset, (split,), e.data.missing)
 
 
 _RESIDENT: dict[tuple[int, torch.device], tuple[Any, Tensor]] = {}

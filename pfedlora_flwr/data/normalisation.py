@@ -39,22 +39,44 @@ def of_all_pixels(images: npt.NDArray[np.uint8]) -> Constants:
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def of_parts(inputs: Inputs, parts: Iterable[Indices]) -> Constants:
+def of_parts(inputs: Inputs, parts: Iterable[Indices], missing: str = "refuse") -> Constants:
     """Of the inputs at these indices. What is constant, except for the rounding of its type, has
-    the standard deviation 1: normalised it is 0."""
+    the standard deviation 1: normalised it is 0.
+
+    missing: of `data.missing`: otherwise NaN does not count, and with median that is the mean; what
+    has no value has the mean 0."""
     each = max(1, _BYTES // inputs[:1].nbytes)
     indices = np.sort(np.concatenate(list(parts)))
+    if missing != "refuse":
+        return _of_present(inputs[indices], missing)
     pieces = (inputs[indices[start : start + each]] for start in range(0, len(indices), each))
     mean, std = _of_bytes(pieces) if inputs.dtype == np.uint8 else _of_floats(pieces)
+    return tuple(mean.tolist()), _spread(inputs, mean, std)
+
+
+def _spread(inputs: Inputs, mean: Numbers, std: Numbers) -> tuple[float, ...]:
+    """The standard deviations; 1 of what is constant but for the rounding of the inputs' type."""
     step = float(np.finfo(np.float64 if inputs.dtype == np.float64 else np.float32).eps)
-    std = np.where(std <= _ROUNDING * step * np.abs(mean), 1, std)
-    return tuple(mean.tolist()), tuple(std.tolist())
+    return tuple(np.where(std <= _ROUNDING * step * np.abs(mean), 1, std).tolist())
+
+
+def _of_present(inputs: Inputs, middle: str) -> Constants:
+    """Of the values that are there of series [n, channels, time] or vectors [n, features]."""
+    found = []
+    for place in range(inputs.shape[1]):
+        values = inputs[:, place].astype(np.float64).ravel()
+        there = values[~np.isnan(values)]
+        centre = np.median if middle == "median" else np.mean
+        found.append((centre(there), there.std()) if len(there) else (0.0, 1.0))
+    centres, stds = np.array(found).T
+    return tuple(centres.tolist()), _spread(inputs, centres, stds)
 
 
 def kept_of(values: npt.NDArray[Any]) -> tuple[int, int]:
     """How many distinct values one channel's or feature's numbers have as float32, once they are
     centred and scaled in float64; and how many they have themselves. Both of its first values."""
     given = values.reshape(-1)[:_LOOKED_AT]
+    given = given[given == given]  # those that are there
     exact = given.astype(np.float64)
     scaled = (exact - exact.mean()) / (exact.std() or 1)
     counted = given if given.dtype.kind in "iuf" else exact

@@ -13,7 +13,8 @@ from pfedlora_flwr.files import absolute
 from pfedlora_flwr.keys import FUNCTION, chosen, in_words
 
 _SHAPE = (3, SIZE, SIZE)
-_FEATURES = "data.features", "data.drop"
+_MISSING, _MAP = "data.missing", "data.class-map"
+_FEATURES = "data.features", "data.drop", "data.categories", _MISSING
 _LABELS = (
     "data.label-column",
     "data.client-column",
@@ -21,7 +22,7 @@ _LABELS = (
     "data.text-column",
     "split.column",
 )
-_COLUMNS = *_LABELS, *_FEATURES
+_COLUMNS = *_LABELS, *_FEATURES, _MAP
 _SOURCES = (
     Source("digits", embedded.digits, classes=10, samples=1797, shape=_SHAPE, whole=True),
     Source(
@@ -46,12 +47,12 @@ _SOURCES = (
         shape=_SHAPE,
         whole=True,
     ),
-    Source("folder:", images.folder, path=True, whole=True, columns=("data.subfolders",)),
-    Source("npz:", arrays.npz, path=True, whole=True, columns=("split.column",)),
+    Source("folder:", images.folder, path=True, whole=True, columns=("data.subfolders", _MAP)),
+    Source("npz:", arrays.npz, path=True, whole=True, columns=("split.column", _MISSING, _MAP)),
     Source("csv:", tables.csv, path=True, columns=(*_COLUMNS, "data.sep", "data.decimal")),
     Source("parquet:", tables.parquet, path=True, columns=_COLUMNS),
     Source("hf:", hub.huggingface, path=hub.is_path, columns=(*_COLUMNS, "data.input-column")),
-    Source(FUNCTION, arrays.function, columns=(*_FEATURES, "split.column"), kept=False),
+    Source(FUNCTION, arrays.function, columns=(*_FEATURES, "split.column", _MAP), kept=False),
 )
 NAMES = tuple(source.name for source in _SOURCES)
 """In the order of help; one that ends in ":" takes a text after it."""

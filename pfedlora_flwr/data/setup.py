@@ -138,7 +138,9 @@ def check_classes(e: Experiment, dataset: Dataset) -> None:
 @lru_cache(maxsize=2)
 def _partition(e: Experiment, data_path: str) -> Partition:
     dataset, known = _dataset(e, data_path), None
-    if e.start_from and permissions.own_machine():  # on a node the key is no file's
+    if (
+        e.start_from and permissions.own_machine() and not e.split.folds
+    ):  # on a node the key is no file's
         parts = Parts(Path(e.start_from) / OF_RUN)
         known = parts.known(dataset.input_hashes) if parts.file.exists() else None
     return make_partition(e, dataset, known)
@@ -147,21 +149,21 @@ def _partition(e: Experiment, data_path: str) -> Partition:
 @lru_cache(maxsize=2)
 def _constants(e: Experiment, data_path: str) -> Constants:
     setup = DataSetup(e, data_path)
-    return constants_of(setup.dataset, setup.trained)
+    return constants_of(setup.dataset, setup.trained, e.data.missing)
 
 
 CACHES = (datasets.load, _dataset, _partition, _constants)
 """What keeps what was read of files."""
 
 
-def constants_of(dataset: Dataset, splits: tuple[Split, ...]) -> Constants:
+def constants_of(dataset: Dataset, splits: tuple[Split, ...], missing: str) -> Constants:
     """The dataset's mean and standard deviation, or those of the splits' training parts; of texts
-    none."""
+    none. missing: of `data.missing`."""
     if dataset.kind == TEXT:
         return (), ()
     if dataset.mean is not None and dataset.std is not None:
         return dataset.mean, dataset.std
-    return of_parts(dataset.inputs, (split.train for split in splits))
+    return of_parts(dataset.inputs, (split.train for split in splits), missing)
 
 
 def known_by(fingerprint: str, dataset: Dataset) -> str:

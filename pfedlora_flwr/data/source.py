@@ -3,13 +3,16 @@ returns."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pfedlora_flwr.errors import UserError, first_line, permissions
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.training.kinds import IMAGES, Shape, read_shape
 
@@ -28,6 +31,7 @@ SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 """What `data.sep` may be, and what stands between a CSV's columns then."""
 LARGEST = float(np.finfo(np.float32).max)
 """Of a number in series and vectors, by its size: 3.4e38."""
+_OTHERWISE = "features", "class_map"
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 """Numbers as they were given: float32 where this type holds each of them exactly, else float64."""
 Indices = npt.NDArray[np.int64]
@@ -73,7 +77,9 @@ class Reading:
     one_class: whether all samples may be of one where nothing names the others. subfolders: whether
     images in folders within a class's folder are its own. text_column: of texts, of which
     max_tokens tokens are taken; None: inputs are no texts. sep, decimal: of a CSV's columns and
-    numbers, by their names. passed_over: a column that is neither found as the label nor as the
+    numbers, by their names. missing: refuse, or what fills a missing value of a feature.
+    categories: whether texts are left out (drop) or features (one-hot). spelling: the class that a
+    label means, by label. passed_over: a column that is neither found as the label nor as the
     inputs, if it is there. split_column: of groups, times or parts, which is no feature."""
 
     data_path: str = ""
@@ -91,20 +97,31 @@ class Reading:
     decimal: str = "point"
     text_column: str | None = None
     max_tokens: int = 0
+    missing: str = "refuse"
+    categories: str = "drop"
+    spelling: tuple[tuple[str, str], ...] = ()
     passed_over: str | None = None
     split_column: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether features are columns of numbers without gaps."""
+        return self.missing == "refuse" and self.categories == "drop"
 
     @classmethod
     def of(cls, e: Experiment, data_path: str) -> Reading:
         """As the Experiment's keys say, of files in `data_path` (the key of that name)."""
+        if e.data.class_map:
+            permissions.check_file("data.class-map", e.data.class_map, permissions.DATA)
         kind, wanted = read_shape(e.input_shape) if e.input_shape else (None, ())
         channels, height, width = wanted if kind == IMAGES else (None, e.image_size, e.image_size)
         return cls(
             data_path=data_path,
             size=(height, width) if height and width else None,
             grey=channels == 1,
-            **{f.name: getattr(e.data, f.name) for f in fields(e.data) if f.name != "features"}
+            **{f.name: getattr(e.data, f.name) for f in fields(e.data) if f.name not in _OTHERWISE}
             | {
+                "spelling": spelling_of(e.data.class_map) if e.data.class_map else (),
                 "feature_names": tuple(e.data.features or ()),
                 "drop": tuple(e.data.drop or ()),
                 "max_tokens": e.data.max_tokens if e.data.text_column else 0,
@@ -112,6 +129,25 @@ class Reading:
                 "split_column": e.split.column,
             },
         )
+
+
+def spelling_of(file: str) -> tuple[tuple[str, str], ...]:
+    """What each label means, as `data.class-map` says. Raises UserError for a file that is none."""
+    path = Path(file).expanduser()
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            rows = list(csv.DictReader(stream))
+    except (OSError, ValueError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else first_line(str(error))
+        raise UserError(f"class map {path}: {reason}") from None
+    if not rows or any({*row} != {"label", "class"} or not all(row.values()) for row in rows):
+        raise UserError(f"class map {path}: expected a CSV of two columns, label and class")
+    found = {row["label"]: row["class"] for row in rows}
+    if len(found) < len(rows):
+        raise UserError(f"class map {path}: it has a label twice")
+    if also := [name for name in found.values() if found.get(name, name) != name]:
+        raise UserError(f"class map {path}: {also[0]!r} is a class, and a label of another one")
+    return tuple(sorted(found.items()))
 
 
 @dataclass(frozen=True)

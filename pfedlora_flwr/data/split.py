@@ -43,7 +43,10 @@ def divided(
 
     known: the part that each sample of the dataset has already, 0 to 2, -1 for none: it keeps it.
     Raises UserError for a client that would have an empty part."""
-    found = KINDS[e.split.kind](e, dataset, owned, known)
+    if e.split.folds:
+        found = in_folds(e, dataset, owned)
+    else:
+        found = KINDS[e.split.kind](e, dataset, owned, known)
     for client, split in found.items():
         if empty := [name for name, rows in zip(PARTS, split.parts, strict=True) if not len(rows)]:
             raise UserError(
@@ -51,6 +54,26 @@ def divided(
                 f" {empty[0]} (split.kind={e.split.kind}, split.shares={e.split.shares.text})"
             )
     return found
+
+
+def in_folds(e: Experiment, dataset: Dataset, owned: Owned) -> dict[int, Split]:
+    """Fold `split.fold` of each client's samples is for tests; every ninth of the others is for
+    validation. All folds together test each sample once."""
+    shares = (1,) * (e.split.folds or 1)
+    if e.split.kind == "groups":
+        fold = _of_clients(e, dataset, owned, None, shares)
+        rest = {k: own[fold[k] != e.split.fold] for k, own in owned.items()}
+        part = _of_clients(e, dataset, rest, None, (8, 1, 0))
+        others = {k: _parted(own, part[k]) for k, own in rest.items()}
+        tests = {k: own[fold[k] == e.split.fold] for k, own in owned.items()}
+    else:
+        labels, others, tests = np.asarray(dataset.labels), {}, {}
+        for k, own in owned.items():
+            ordered, place = _placed(labels, own, e.seed, k, None, shares)
+            tests[k] = ordered[place == e.split.fold]
+            left = ordered[place != e.split.fold]
+            others[k] = stratified(labels, left, e.seed, k, None, (8, 1, 0))
+    return {k: replace(split, test=tests[k]) for k, split in others.items()}
 
 
 def dealt(e: Experiment, dataset: Dataset) -> Indices | None:
@@ -74,6 +97,14 @@ def by_groups(
 ) -> dict[int, Split]:
     """All samples of a group have one part. A group that several clients have has its part for all
     of them."""
+    part = _of_clients(e, dataset, owned, known, tuple(e.split.shares))
+    return {k: _parted(own, part[k]) for k, own in owned.items()}
+
+
+def _of_clients(
+    e: Experiment, dataset: Dataset, owned: Owned, known: Indices | None, shares: tuple[int, ...]
+) -> dict[int, Indices]:
+    """By client the part of each of its samples, by these shares: that of its group."""
     _, group = np.unique(_values(e, dataset), return_inverse=True)
     holders = np.zeros(group.max() + 1, int)
     for own in owned.values():
@@ -81,10 +112,10 @@ def by_groups(
     part = np.full(len(group), -1) if known is None else known.copy()
     if (holders > 1).any():
         every = np.concatenate([*owned.values()])
-        whole = _of_groups(e, group[every], part[every], client=0)
-        return {k: _parted(own, whole[group[own]]) for k, own in owned.items()}
+        whole = _of_groups(e.seed, group[every], part[every], shares, client=0)
+        return {k: whole[group[own]] for k, own in owned.items()}
     return {
-        k: _parted(own, _of_groups(e, group[own], part[own], client=k)[group[own]])
+        k: _of_groups(e.seed, group[own], part[own], shares, client=k)[group[own]]
         for k, own in owned.items()
     }
 
@@ -169,6 +200,18 @@ def stratified(
 
     known: the part that each sample has already, 0 to 2, -1 for none; those of none are drawn as
     the next ones after as many."""
+    return _parted(*_placed(labels, own, seed, client, known, shares))
+
+
+def _placed(
+    labels: Indices,
+    own: Indices,
+    seed: int,
+    client: int,
+    known: Indices | None,
+    shares: tuple[int, ...],
+) -> tuple[Indices, Indices]:
+    """A client's samples in that order, and the part of each."""
     shuffled = numpy_generator(seed, "partition/split", client).permutation(np.sort(own))
     ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
     part = np.full(len(ordered), -1) if known is None else known[ordered]
@@ -176,26 +219,29 @@ def stratified(
     ends = np.cumsum(shares)
     place = (np.count_nonzero(~new) + np.arange(np.count_nonzero(new))) % ends[-1]
     part[new] = np.searchsorted(ends[:-1], place, "right")
-    return _parted(ordered, part)
+    return ordered, part
 
 
 def _parted(rows: Indices, part: Indices) -> Split:
     return Split(*(rows[part == of] for of in range(3)))
 
 
-def _of_groups(e: Experiment, group: Indices, known: Indices, client: int) -> Indices:
+def _of_groups(
+    seed: int, group: Indices, known: Indices, shares: tuple[int, ...], client: int
+) -> Indices:
     """The part of each group by its number, of those of these samples: in random order each goes
     where most is lacking. A group with a sample that has a part has that."""
-    wanted = np.array(e.split.shares) / sum(e.split.shares) * len(group)
+    wanted = np.array(shares) / sum(shares) * len(group)
     found, there = np.full(group.max() + 1, -1), np.unique(group)
     has = known >= 0
     found[group[has]] = known[has]
-    for part in range(3):
+    for part in range(len(shares)):
         wanted[part] -= np.isin(group, np.flatnonzero(found == part)).sum()
     sizes = np.bincount(group)
-    draw = numpy_generator(e.seed, "split/groups", client).permutation(there)
-    # each part has a group, where there are three
-    empty = [part for part in (2, 1, 0) if not (found == part).any() and e.split.shares[part]]
+    draw = numpy_generator(seed, "split/groups", client).permutation(there)
+    # each part has a group, where there are enough
+    free = reversed(range(len(shares)))
+    empty = [part for part in free if not (found == part).any() and shares[part]]
     for one in draw[found[draw] < 0]:
         part = empty.pop(0) if empty else int(wanted.argmax())
         found[one] = part

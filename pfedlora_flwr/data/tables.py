@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from pfedlora_flwr.data.categories import base_of, expanded, feature, is_category
 from pfedlora_flwr.data.cells import check_numbers, headless, is_text, swallowed
 from pfedlora_flwr.data.normalisation import coarse
 from pfedlora_flwr.data.source import (
@@ -199,7 +200,8 @@ def feature_names_of(
     from pyarrow import types
 
     if how.feature_names:
-        return how.feature_names, []
+        names = how.feature_names
+        return names if how.categories == "drop" else (*expanded(where, table, names),), []
     for name in how.drop:
         column_of(where, table, name, "data.drop")
     known = label, how.client_column, how.split_column, *how.drop
@@ -218,6 +220,8 @@ def feature_names_of(
     hint = structs if any(types.is_struct(field.type) for field in others) else ""
     for field in others:
         check_numbers(where, field.name, table.column(field.name), how.decimal)
+    if how.categories == "one-hot":
+        others = [field for field in others if not is_category(field.type)]
     told = some([f"{field.name} ({str(field.type)[:_TYPE]})" for field in others])
     if len(others) == len(there):
         texts = f", and no numbers in {told}" if others else ""
@@ -228,7 +232,8 @@ def feature_names_of(
     columns = counted(len(others), "column")
     notes = [f"left out: {columns} of no numbers: {told}{hint}"] if others else []
     notes += [f"left out: the row index of pandas: {some(index)}"] if index else []
-    return tuple(field.name for field in there if field not in others), notes
+    names = tuple(field.name for field in there if field not in others)
+    return names if how.categories == "drop" else (*expanded(where, table, names),), notes
 
 
 def _index_of(table: pa.Table) -> list[str]:
@@ -242,20 +247,30 @@ def _index_of(table: pa.Table) -> list[str]:
 
 
 def features_of(
-    where: str, table: pa.Table, names: Sequence[str], decimal: str = "point"
+    where: str, table: pa.Table, names: Sequence[str], how: Reading
 ) -> npt.NDArray[np.float64]:
-    """These columns, [n, d]. Raises UserError, with the column and its row from 1, for what is no
-    number."""
+    """These features, [n, d], NaN for what is missing, if that is allowed. Raises UserError, with
+    the column and its row from 1, for what is no number."""
     inputs = np.empty((len(table), len(names)))
     for i, name in enumerate(names):
+        base = None if name in table.column_names else base_of(table, name)
+        if base and how.categories == "one-hot":
+            inputs[:, i] = feature(table, base, name)
+            if how.missing == "refuse" and len(gaps := np.flatnonzero(np.isnan(inputs[:, i]))):
+                raise _missing(where, base, gaps[0] + 1, len(gaps))
+            continue
         column = column_of(where, table, name, "its header, or data.features")
         if not _is_number(column.type):
-            check_numbers(where, name, column, decimal)
+            check_numbers(where, name, column, how.decimal)
             told = f"column {name!r} holds {str(column.type)[:_TYPE]}, and features are numbers"
             raise UserError(f"{where}: {told}: turn it into numbers, or leave it out")
-        check_there(where, name, column)
+        if how.missing == "refuse":
+            check_there(where, name, column)
         inputs[:, i] = column.to_numpy()
-        if len(wrong := np.flatnonzero(~(np.abs(inputs[:, i]) <= LARGEST))):
+        outside = ~(np.abs(inputs[:, i]) <= LARGEST)
+        if how.missing != "refuse":
+            outside &= ~np.isnan(inputs[:, i])
+        if len(wrong := np.flatnonzero(outside)):
             value = column[int(wrong[0])].as_py()
             raise UserError(
                 f"{where}: column {name!r} is {value} in row {wrong[0] + 1}; expected finite"
@@ -285,9 +300,13 @@ def with_inputs(
         notes = [f"left out beside the texts: {some(others)}"] if others else []
     else:
         features, notes = feature_names_of(where, table, label, how, structs=structs)
-        inputs = features_of(where, table, features, how.decimal)
-        notes += coarse((name, table.column(name).to_numpy()) for name in features)
+        inputs = features_of(where, table, features, how)
+        own = [name for name in features if name in table.column_names]
+        notes += coarse((name, table.column(name).drop_null().to_numpy()) for name in own)
         notes += _suspicious(table, inputs, labels, features)
+        counts = zip(features, np.isnan(inputs).sum(0).tolist(), strict=True)
+        if lacking := [f"{name} ({count})" for name, count in counts if count]:
+            notes.append(f"missing, filled by the {how.missing} of training: {some(lacking)}")
     return Arrays(
         inputs,
         labels,
@@ -313,7 +332,7 @@ def _suspicious(
     rows = len(labels)
     for name, column in zip(names, inputs.T, strict=True):
         values, of = np.unique(column, return_inverse=True)
-        if len(values) == rows >= _ROWS and types.is_integer(table.column(name).type):
+        if len(values) == rows >= _ROWS and types.is_integer(table.schema.field(name).type):
             numbers.append(name)
         elif 1 < len(values) <= rows / 2:
             labelled = len(np.unique(np.stack([of, labels]), axis=1).T)
@@ -366,6 +385,10 @@ def labels_of(
     found, classes = _keys(where, name, column), how.class_names
     values, codes = np.unique(found, return_inverse=True)
     texts = [str(value) for value in values]
+    if how.spelling:
+        texts = [dict(how.spelling).get(text, text) for text in texts]
+        codes = np.unique(texts, return_inverse=True)[1][codes]
+        texts = sorted({*texts})
     if set(texts) <= {"false", "true"}:  # True or TRUE in the file
         spelt = {name.casefold(): name for name in classes} | {name: name for name in classes}
         texts = [spelt.get(text, text) for text in texts]

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock
 
-from pfedlora_flwr.data.cache import cache_root, keep, kept_in, made
 from pfedlora_flwr.data.datasets import Dataset
+from pfedlora_flwr.files import cache_root, keep, kept_in, made
 from pfedlora_flwr.models import text
 
 _VERSION = 1  # of the files' layout

@@ -45,9 +45,11 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method, Upload
 from pfedlora_flwr.methods.pooled import Pooled
 from pfedlora_flwr.models import text
+from pfedlora_flwr.models.anchored import anchors_base, stamp_at
 from pfedlora_flwr.models.kept import base_of, kept, restore, stored
 from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.models.registry import check_lora
+from pfedlora_flwr.models.spec import ANCHORS
 from pfedlora_flwr.runs import right_rows
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.clear import in_the_clear
@@ -100,6 +102,10 @@ class PersonalisedClient(NumPyClient):
             if wire.COUNT in config:
                 parts = number_in(self.node_config, wire.COUNT)
                 return {} if parts is None else {wire.COUNT: parts}
+            if wire.BEST in config:
+                told = self._instruction(config)
+                self._store(told).choose(told.version)
+                return {}
             return messages.written(self._claim(str(config.get(messages.DATA, ""))))
         except _ERRORS as error:
             return self._failure(error, config, self._known_as())
@@ -171,6 +177,8 @@ class PersonalisedClient(NumPyClient):
         check_lora(site.model, site.task)
         if method.shares_lora:
             return base_of(method.client_model(0))
+        if site.model.representation.startswith(ANCHORS):
+            return anchors_base(stamp_at(Path(site.model.representation.removeprefix(ANCHORS))))
         one = site.task.kind == TEXT and len({*method.model_names}) == 1
         return text.reader(site.model.name) if one else ""
 

@@ -26,6 +26,7 @@ from pfedlora_flwr.federation.flower_compat import (
     is_lost,
     is_simulation,
 )
+from pfedlora_flwr.federation.messages import Config
 from pfedlora_flwr.federation.nodes import WORKER_GONE, living_nodes, lost_nodes
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
@@ -202,6 +203,23 @@ class Clients:
             elif client not in round.failures:
                 self.fail(round, client, str(answer))
         return replies
+
+    def tell_best(self, said: Mapping[int, Config]) -> None:
+        """Tells clients that keep their models themselves which version is the best round's; a
+        line for one that did not hear it."""
+        if in_one_machine(self.grid) and not self.roster.own:  # they share the run's directory
+            return
+        wait, node_of = min(60.0, self.execution.node_timeout), self.roster.node_of
+        there = [client for client in said if client in node_of]
+        messages = [wire.best_message(node_of[k], said[k], wait) for k in there]
+        told = dict(
+            zip(there, exchange(self.roster.grid, messages, wait, self.refuse), strict=True)
+        )
+        for client in said:
+            try:
+                wire.read_reply(told[client][1] if client in told else None)
+            except wire.Failed as why:
+                logger.warning("client %d was not told its best version: %s", client, why)
 
     def notice(self, reply: Message) -> None:
         """Raises RunFailed if a simulation has lost the process of a client: Flower would go on

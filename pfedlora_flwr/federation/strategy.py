@@ -36,7 +36,7 @@ from pfedlora_flwr.runs.data_name import data_told
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import origin_of
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
-from pfedlora_flwr.runs.result import ends_early
+from pfedlora_flwr.runs.result import best_round, best_versions, ends_early
 from pfedlora_flwr.runs.rows import REFUSED, HeldOutRow, RoundRow, accuracy_of
 from pfedlora_flwr.runs.shared_state import download
 from pfedlora_flwr.runs.site_names import names_told
@@ -68,11 +68,15 @@ class PersonalisedStrategy:
         self.uplink = self.chain.way_up(
             self.shared, self._fail, self._refuse_update
         ) or PlainUplink(e, x, self.method, self.shared, self._refuse_update)
-        # of the rounds so far, where they decide when to end
-        self._rows = self.run.rounds() if e.stop.patience else []
+        # of the rounds so far, where they decide when to end, or what is kept
+        self._rows = self.run.rounds() if e.stop.patience or x.keeps_best else []
         self._data = ""
         self._origins, self._begun_after = self.run.origins(), self.run.begun_after
         self._pinned = [kept.versions for kept in self.run.checkpoints.pinned().values()]
+        # of the best round, and of the one that was before
+        self._best = [dict(self.state.versions)]
+        if x.keeps_best and self._rows:
+            self._best = [best_versions(self.run, self._rows, x.verdict_score)]
 
     @property
     def ended(self) -> bool:
@@ -105,6 +109,26 @@ class PersonalisedStrategy:
                 self._evaluate(round, clients)
             clock = self._finish(round, clients)
             clock = self._adapt(clients) if self.to_adapt() else clock
+        if self.execution.keeps_best:
+            self._tell_best(clients)
+
+    def _tell_best(self, clients: Clients) -> None:
+        """Tells the nodes that keep their models which version is that of the best round."""
+        chosen = {
+            client: Instruction(
+                round=self.state.round,
+                client=client,
+                version=version,
+                token=self.run.token,
+                run=str(self.run.path),
+                evaluate=False,
+                names=[],
+                data=self._data or None,
+            )
+            for client, version in self._best[-1].items()
+            if version
+        }
+        clients.tell_best({client: written(told) for client, told in chosen.items()})
 
     def summary(self) -> None:
         """One line about the run in Flower's log; of its data the nodes tell, once connected."""
@@ -284,8 +308,12 @@ class PersonalisedStrategy:
         self.run.append_visits(visits)
         self.run.append_round(row)
         self._pinned += self.run.save_state(state, self.experiment)
-        if self.experiment.stop.patience:
+        e, x = self.experiment, self.execution
+        if e.stop.patience or x.keeps_best:
             self._rows.append(row)
+            best = best_round(e, self._rows, x.verdict_score)["round"]
+            if x.keeps_best and best == round.number:
+                self._best = [*self._best[-1:], dict(state.versions)]
         if self.ended:
             text = "%d rounds without a better validation: round %d is the last (stop.patience)"
             logger.info(text, self.experiment.stop.patience, round.number)
@@ -322,7 +350,7 @@ class PersonalisedStrategy:
             adapt=adapting or None,
             origin=origin_of(version, self._origins),
             renewed=0 < version <= self._begun_after or None,
-            keep=[kept[client] for kept in self._pinned if client in kept] or None,
+            keep=sorted({k[client] for k in self._pinned + self._best if client in k}) or None,
             data=self._data or None,
         )
         config = written(told)

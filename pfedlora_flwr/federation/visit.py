@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData
-from pfedlora_flwr.errors import UserError, kind, short, user_code
+from pfedlora_flwr.errors import UserError, kind, short, user_code, wrong
 from pfedlora_flwr.methods.method import (
     PREDICTORS,
     Method,
@@ -29,7 +30,7 @@ from pfedlora_flwr.training.loop import (
     count_correct,
     mixed_precision,
 )
-from pfedlora_flwr.training.loss import Loss, balanced, trained_by
+from pfedlora_flwr.training.loss import Loss, balanced, trained_by, weighted
 from pfedlora_flwr.training.metrics import VALIDATION, is_score, measured, predictions
 
 
@@ -101,6 +102,10 @@ def _loss(method: Method, data: Samples) -> Loss | None:
     e = method.experiment
     if e.loss.function:
         return checked(e.loss.function, load_object(e.loss.function, "loss"))
+    if (own := e.loss.class_weights) is not None:
+        if len(own) != method.classes:
+            raise wrong("loss.class-weights", own, f"a number for each of {method.classes} classes")
+        return weighted(torch.tensor([*own], device=data.labels.device))
     return balanced(data.labels, method.classes) if e.loss.weights == "balanced" else None
 
 

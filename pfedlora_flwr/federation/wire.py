@@ -43,6 +43,8 @@ from pfedlora_flwr.federation.messages import DATA, Config, failure_in
 
 COUNT = "num-partitions"
 """What a simulation's node-configs say, and what a node is asked for under `clients=auto`."""
+BEST = "best"
+"""Says in a question that it names the version of a model to take."""
 NO_ANSWER = "no answer in time"
 _TOO_LATE = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
 """Flower's errors in the place of an answer that did not come while the question was valid."""
@@ -109,6 +111,12 @@ def properties_message(node: int, ttl: float, data: str = "") -> Message:
     """The question who a node is: `get_properties` of the client. data: what the dataset is known
     by that it must have, if that is known."""
     asked = GetPropertiesIns({DATA: data} if data else {})
+    return _message(getpropertiesins_to_recorddict(asked), node, PROPERTIES, 0, ttl)
+
+
+def best_message(node: int, config: Config, ttl: float) -> Message:
+    """What a node is told at a run's end: which version of its model is the best round's."""
+    asked = GetPropertiesIns({BEST: True} | config)
     return _message(getpropertiesins_to_recorddict(asked), node, PROPERTIES, 0, ttl)
 
 

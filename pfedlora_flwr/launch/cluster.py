@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.config.setup import Setup
-from pfedlora_flwr.data.cache import cache_root
 from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.execution import Execution, RunConfig
+from pfedlora_flwr.files import cache_root
 from pfedlora_flwr.launch import processes
 from pfedlora_flwr.models.linear import maker_of_cpu
 

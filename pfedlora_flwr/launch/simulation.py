@@ -23,12 +23,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from pfedlora_flwr.data.cache import cache_root, made
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.errors.log_lines import cause_line
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.nodes import WORKER_GONE
-from pfedlora_flwr.files import LOOK
+from pfedlora_flwr.files import LOOK, cache_root, made
 from pfedlora_flwr.launch import cluster
 from pfedlora_flwr.launch.flower import (
     QUIET,

@@ -28,6 +28,11 @@ _WHOLE = ("counts", "right", "changing")
 """What has whole numbers."""
 
 
+_LEAST = 1.0
+"""Levels of a client's own deviation. Noise in whole levels then costs no more than that which is
+not rounded (tests/methods/test_sums_private.py computes it from 0.5 on)."""
+
+
 class Hidden(Method):
     """What methods of sums have in common where clients are hidden."""
 
@@ -153,6 +158,14 @@ class Hidden(Method):
                 raise UserError(
                     f"secagg.max-samples is {e.secagg.max_samples}; allowed with dp.level=record:"
                     " less, for rounding under masks changes as much as a record"
+                )
+            assert e.dp.noise is not None
+            own = e.dp.noise / e.noising**0.5 * self.scale / (2 * e.secagg.clip / LEVELS)
+            if own < _LEAST:
+                raise UserError(
+                    f"dp.noise is {e.dp.noise:g}; allowed with dp.level=record and masks: more, or"
+                    " a lower secagg.max-samples, for a client's noise is less than a level of the"
+                    " masks"
                 )
         units = {n: one * w * self.scale * share for n, w in self.options.weights.items()}
         units["gram"] = units["gram"] * torch.where(rows == columns, one, one * 2**0.5)

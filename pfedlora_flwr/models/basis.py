@@ -49,10 +49,10 @@ def of_weights(names: Sequence[ModelSpec], model: ClientModel, count: int) -> tu
     """
     classifiers = tuple(map(classifier_of, dict.fromkeys(one.name for one in names)))
     encoder = frozen_encoder(model)
-    if encoder is None or not only_last_trained(model):
+    if encoder is None or not only_last_trained(model) or ", anchors" in model.base:
         raise UserError(
-            "adapter.down is basis, and something is trained before the head, as in a neck;"
-            " allowed there: fixed, trained"
+            "adapter.down is basis, and something is trained before the head, as in a neck, or"
+            " mapped by anchors; allowed there: fixed, trained"
         )
     # R is what the classifier says where the place of its last layer is none
     return _read_by(classifiers, None if encoder.place is None else encoder.classifier, count)

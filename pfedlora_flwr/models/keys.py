@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from pfedlora_flwr.errors import wrong
 from pfedlora_flwr.keys import Form, Listed, Section, integer, key, nonempty
+
+
+def _weight(word: str) -> float:
+    if not 0 < (found := float(word)) < math.inf:
+        raise ValueError(word)
+    return found
 
 
 @dataclass(frozen=True)
@@ -17,6 +24,11 @@ class LossKeys(Section):
         "balanced: each class of a client's training samples has the same weight in its loss",
         choices=("none", "balanced"),
     )
+    class_weights: Listed[float] | None = key(
+        None,
+        "the weight of each class in the loss, in the order of the classes; auto: by loss.weights",
+        form=Form("numbers > 0", _weight),
+    )
     function: str = key(
         "",
         "a loss of your own, `package.module:function`, of logits [B, C] and labels [B], in the"
@@ -24,8 +36,12 @@ class LossKeys(Section):
     )
 
     def check(self) -> None:
-        if self.function and self.weights != "none":
-            raise wrong("loss.weights", self.weights, "none, with loss.function, which has its own")
+        for other in ("function", "class_weights"):
+            if getattr(self, other) and self.weights != "none":
+                of = f"none, with loss.{other.replace('_', '-')}, which has its own"
+                raise wrong("loss.weights", self.weights, of)
+        if self.function and self.class_weights:
+            raise wrong("loss.class-weights", self.class_weights, "auto, with loss.function")
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,15 @@ def without_path(said: ModelSpec) -> str:
     if found and found.file:
         bare = str(Named(found.library, found.architecture, f"{_FILE}{Path(found.file).name}"))
     begun, colon, folder = said.lora_init.partition(":")
-    return str(replace(said, name=bare, lora_init=f"{begun}{colon}{Path(folder).name}"))
+    kind, mark, file = said.representation.partition(":")
+    return str(
+        replace(
+            said,
+            name=bare,
+            lora_init=f"{begun}{colon}{Path(folder).name}",
+            representation=f"{kind}{mark}{Path(file).name}",
+        )
+    )
 
 
 @contextmanager

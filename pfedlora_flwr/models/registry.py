@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
 from pfedlora_flwr.errors import UserCodeError, UserError, permissions, user_code
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.models import given, lora, named, own, pretrained, text
+from pfedlora_flwr.models import anchored, given, lora, named, own, pretrained, text
 from pfedlora_flwr.models.cnn import CNN, SHAPES
 from pfedlora_flwr.models.families import CONV1D_SHAPES, MLP, MLP_SHAPES, Conv1d
 from pfedlora_flwr.models.kept import (
@@ -31,7 +31,7 @@ from pfedlora_flwr.models.lora_layers import check_called
 from pfedlora_flwr.models.model import ClientModel, Family
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.normed import Normed
-from pfedlora_flwr.models.spec import ModelSpec, specs_of
+from pfedlora_flwr.models.spec import ANCHORS, ModelSpec, specs_of
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import generators_kept, seeded
 from pfedlora_flwr.training.kinds import TEXT
@@ -103,12 +103,18 @@ def _built(said: ModelSpec, task: Task, width: int | None) -> ClientModel:
     library = named.parse(bare)
     if task.kind == TEXT and not library and not text.is_text(bare):
         raise UserError(f"model {bare!r} has no tokeniser; allowed for text: {_allowed(task)}")
-    logits = said.representation != "features"
+    logits = said.representation == "pretrained-logits"
+    mapped = said.representation.startswith(ANCHORS)
     width = said.neck or width
     if logits and not (library and library.weights):
         raise UserError(
             f"representation is {said.representation}, and model {bare!r} has no weights with a"
             " classifier; allowed: timm:NAME:pretrained, timm:NAME:weights=FILE, and torchvision's"
+        )
+    if mapped and not ((library and library.weights) or text.is_text(bare)):
+        raise UserError(
+            f"representation is by anchors, and model {bare!r} has no library's weights; allowed:"
+            " timm:NAME:pretrained, timm:NAME:weights=FILE, torchvision's, and hf:FOLDER"
         )
     if bare in _CLASSES:
         _check_kind(bare, task)
@@ -136,6 +142,9 @@ def _built(said: ModelSpec, task: Task, width: int | None) -> ClientModel:
         model.description = f"{library.library}:{library.architecture}" if library else bare
     if logits:
         model.description += ", read by its classifier"
+    if mapped:
+        assert isinstance(model, own.Whole)
+        model = anchored.anchored(model, said, task)
     inner = model
     if said.train != "all":
         model.requires_grad_(False)
@@ -254,6 +263,9 @@ def check_allowed(said: ModelSpec) -> None:
         text.check_allowed(text.parse(bare))
     elif ":" in bare:
         permissions.check_code("model", bare)
+    if said.representation.startswith(ANCHORS):
+        file = said.representation.removeprefix(ANCHORS)
+        permissions.check_file("representation", file, permissions.WEIGHTS)
     if said.lora_init.startswith(lora.FOLDER):
         folder = said.lora_init.removeprefix(lora.FOLDER)
         permissions.check_file("lora.init", folder, permissions.WEIGHTS)

@@ -9,18 +9,23 @@ from typing import Any
 
 from pfedlora_flwr.experiment import Experiment
 
+ANCHORS = "anchors:"
+"""What a representation's name begins with that is mapped by anchors."""
+
 
 @dataclass(frozen=True, repr=False)
 class ModelSpec:
     """A client model's name and what the keys say of it. Prints as its name in full, with what is
     not usual: `timm:resnet18 (train=head, model-input=96)`.
 
-    neck: the width behind one; None: as the method needs. model_input: the side to which images are
-    resized; None: not at all. The rest is as the keys have it."""
+    anchors_ridge: of the map, where the representation is by anchors. neck: the width behind one;
+    None: as the method needs. model_input: the side to which images are resized; None: not at all.
+    The rest is as the keys have it."""
 
     name: str
     train: str = "all"
     representation: str = "features"
+    anchors_ridge: float = 0.3
     representation_norm: str = "none"
     neck: int | None = None
     model_input: int | None = None
@@ -57,10 +62,12 @@ class ModelSpec:
 
 
 _SETTINGS = {
-    f.name.replace("lora_", "lora.").replace("_", "-"): f.name for f in fields(ModelSpec)[1:]
+    f.name.replace("lora_", "lora.").replace("anchors_", "anchors.").replace("_", "-"): f.name
+    for f in fields(ModelSpec)[1:]
 }
 _READ: dict[str, Callable[[str], Any]] = {
     "neck": int,
+    "anchors.ridge": float,
     "model-input": int,
     "lora.rank": int,
     "lora.alpha": float,
@@ -80,6 +87,7 @@ def specs_of(e: Experiment, family: str = "cnn") -> tuple[ModelSpec, ...]:
             names[k % len(names)],
             e.train[k % len(e.train)],
             e.representation,
+            e.anchors_ridge,
             e.representation_norm,
             e.representation_width if e.neck == "always" else None,
             e.model_input,

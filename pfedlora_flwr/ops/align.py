@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pfedlora_flwr.data import outputs
+from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import models_own
 from pfedlora_flwr.data.partition import few, places_in_class
@@ -19,12 +19,15 @@ from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import wrong
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import check_replaceable, make_folder
+from pfedlora_flwr.keys import AUTO
+from pfedlora_flwr.models import anchored, registry
 from pfedlora_flwr.models import basis as directions_of
-from pfedlora_flwr.models import registry
+from pfedlora_flwr.models.encoded import kept
 from pfedlora_flwr.models.named import without_path
-from pfedlora_flwr.models.pretrained import frozen_encoder
+from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.text import tokenised
-from pfedlora_flwr.rng import SERVER, derive, seeded
+from pfedlora_flwr.rng import SERVER, derive, numpy_generator, seeded
 from pfedlora_flwr.training.device import channels_last, find_device
 from pfedlora_flwr.training.kinds import TEXT
 from pfedlora_flwr.training.loop import infer, mixed_precision
@@ -81,19 +84,19 @@ def align(
             model = channels_last(registry.build(name, task).to(device)).eval()
         encoder = frozen_encoder(model)
         if encoder is not None:
-            kept = outputs.kept(encoder, chosen_samples, e)
-            chosen_samples = outputs.with_outputs(chosen_samples, encoder, kept)
+            known = kept(encoder, chosen_samples, e.precision)
+            chosen_samples = with_outputs(chosen_samples, encoder, known)
         with mixed_precision(e.precision, device):
             found.append(infer(model.encode, chosen_samples).cpu())
     accuracy, correlation = agreement(found, of_chosen)
-    known = [without_path(name) for name in names]
+    models = [without_path(name) for name in names]
     directions = 0
     if basis is not None:
         make_folder(basis.absolute().parent)
-        about = {"models": known, "dataset": datasets.without_path(e.dataset), "samples": samples}
+        about = {"models": models, "dataset": datasets.without_path(e.dataset), "samples": samples}
         directions = directions_of.write(basis, found, about)
     return {
-        "models": known,
+        "models": models,
         "widths": [r.shape[1] for r in found],
         "accuracy": accuracy,
         "correlation": correlation,
@@ -102,6 +105,47 @@ def align(
         "directions": directions,
         "chance": 1 / dataset.classes,
     }
+
+
+def write_anchors(
+    config: RunConfig,
+    data: str,
+    reference: str,
+    output: Path,
+    *,
+    samples: int,
+    licence: str = "",
+    overwrite: bool = False,
+) -> int:
+    """Writes up to so many inputs of the dataset `data`, drawn at random, and what the model
+    `reference` makes of them, for representation=anchors:FILE; how many. Its labels are not used.
+
+    config: how data is read (image-size, max-tokens, data-path). licence: of the inputs, kept in
+    the file. Raises UserError."""
+    check_replaceable(output, overwrite=overwrite, option="output")
+    changes = {"dataset": data, "models": reference, "classes": AUTO, "input-shape": AUTO}
+    flat = config.flat() | changes | {"representation": "features", "train": "head"}
+    e = run_config(flat | {"representation-norm": "none"}).experiment
+    setup = DataSetup(e, config.execution.data_path)
+    task = setup.task
+    [said] = registry.models_of(e, task)
+    model = registry.build(said, task)
+    encoder = frozen_encoder(model)
+    if encoder is None:
+        raise wrong("reference", reference, "a model with a library's weights, such as timm:NAME")
+    inputs = np.asarray(setup.dataset.inputs)
+    drawn = numpy_generator(e.seed, "anchors").permutation(len(inputs))[:samples]
+    chosen = inputs[np.sort(drawn)]
+    about = {
+        "reference": without_path(ModelSpec(said.name)),
+        "base": encoder.base,
+        "dataset": datasets.without_path(data),
+        "licence": licence,
+    }
+    seen = anchored.seen(encoder, said.name, chosen).float()
+    make_folder(output.absolute().parent)
+    anchored.write(output, anchored.Anchors(chosen, seen, about))
+    return len(chosen)
 
 
 def agreement(

@@ -62,6 +62,7 @@ class WithNormalisation(nn.Module):
     def __init__(self, model: ClientModel, trained: Trained) -> None:
         super().__init__()
         self.model, self.task = model, trained.task
+        self.fill = trained.experiment.data.missing != "refuse"
         mean, std = _constants(trained)
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
@@ -72,7 +73,7 @@ class WithNormalisation(nn.Module):
         kind, shape = self.task.kind, self.task.shape
         if tuple(inputs.shape[1:]) != shape or inputs.ndim == 0:
             raise UserError(f"inputs are {[*inputs.shape]}; the model takes {['n', *shape]}")
-        return self.model(kind.normalised(inputs, self.mean, self.std))
+        return self.model(kind.normalised(inputs, self.mean, self.std, fill=self.fill))
 
 
 def export(trained: Trained, format: str, output: Path, *, overwrite: bool = False) -> float:

@@ -135,7 +135,7 @@ def _inputs(
     if suffix == ".txt":
         return _of_text(file, task), 1
     if suffix in ARRAYS:
-        return _of_array(file, task), 1
+        return _of_array(file, task, how), 1
     if not feature_names:
         raise UserError(
             f"{file}: the model does not know its columns by name, because its data had no names;"
@@ -147,7 +147,7 @@ def _inputs(
         table = tables.read(file, suffix[1:], how)
     if task.kind == TEXT:
         return tables.texts_of(str(file), table, feature_names[0], task.shape[0]), 1
-    return tables.features_of(str(file), table, feature_names), 1
+    return tables.features_of(str(file), table, feature_names, how), 1
 
 
 def _bytes(file: Path) -> bytes:
@@ -163,6 +163,7 @@ def far_outside(asked: Asked, mean: Sequence[float], std: Sequence[float]) -> It
     if not asked.feature_names or len(mean) != len(asked.feature_names):
         return
     away = np.abs(np.asarray(asked.inputs, np.float64) - mean) / np.asarray(std)
+    away = np.nan_to_num(away)  # what is missing is nowhere
     for i, name in enumerate(asked.feature_names):
         row = int(away[:, i].argmax())
         if away[row, i] > _FAR:
@@ -184,7 +185,7 @@ def _of_text(file: Path, task: Task) -> Inputs:
     return tables.as_bytes(str(file), [text], task.shape[0])
 
 
-def _of_array(file: Path, task: Task) -> Inputs:
+def _of_array(file: Path, task: Task, how: Reading) -> Inputs:
     """An .npy file, or the array `inputs` of an .npz file, or its only one."""
     wanted = f"an array [n, {', '.join(map(str, task.shape))}]"
     try:
@@ -202,5 +203,5 @@ def _of_array(file: Path, task: Task) -> Inputs:
             f"{file}: it holds {loaded.dtype} {list(loaded.shape)}, and the model takes"
             f" {task.kind}; expected {wanted}"
         )
-    check_finite(str(file), inputs)
+    check_finite(str(file), inputs, missing=how.missing != "refuse")
     return inputs

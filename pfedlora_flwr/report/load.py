@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pfedlora_flwr.comparison.outcome import Outcome, of_one_code, reported
-from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan
+from pfedlora_flwr.comparison.outcome import Outcome, by_seed, of_one_code, reported
+from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan, unit
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.execution import KEYS as EXECUTION_KEYS
 from pfedlora_flwr.execution import Execution
@@ -20,6 +20,7 @@ from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory, find_runs
 from pfedlora_flwr.training.metrics import place
 
+_APART = "method", "seed", "split.fold"
 _NAMED = 3
 """Paths that a title names."""
 
@@ -188,9 +189,7 @@ def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
     A run whose method does not have such a key (Standalone has no μ) belongs to every scenario that
     the keys it has agree with."""
     flats = {folder: run.experiment.flat() for folder, run in found if isinstance(run, Run)}
-    names = dict.fromkeys(
-        key for flat in flats.values() for key in flat if key not in ("method", "seed")
-    )
+    names = dict.fromkeys(key for flat in flats.values() for key in flat if key not in _APART)
     differing = [
         key for key in names if len({str(flat[key]) for flat in flats.values() if key in flat}) > 1
     ]
@@ -216,12 +215,13 @@ def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
         if isinstance(run, Run):
             e = run.experiment
             for cell in cells_of(e.method, flats[folder]):
-                if e.seed in cell.runs:
+                one = unit(e.seed, e.split.fold, e.split.folds or 1)
+                if one in cell.runs:
                     raise UserError(
-                        f"{folder} and {cell.runs[e.seed].path} hold the same Experiment; give"
+                        f"{folder} and {cell.runs[one].path} hold the same Experiment; give"
                         f" only one"
                     )
-                cell.runs[e.seed] = run
+                cell.runs[one] = run
     for folder, run in found:
         if isinstance(run, Missing):
             try:
@@ -230,9 +230,14 @@ def _arranged(found: Sequence[tuple[Path, Run | Missing]]) -> list[Outcome]:
             except UserError:
                 continue
             for cell in cells_of(e.method, e.flat()):
-                if e.seed not in cell.runs:
-                    cell.missing[e.seed] = run
+                if (one := unit(e.seed, e.split.fold, e.split.folds or 1)) not in cell.runs:
+                    cell.missing[one] = run
     in_order = sorted(
         cells.items(), key=lambda cell: [(isinstance(value, str), value) for _, value in cell[0][1]]
     )
-    return [of_one_code(outcome) for _, outcome in in_order]
+    return [by_seed(of_one_code(outcome), _folds(outcome)) for _, outcome in in_order]
+
+
+def _folds(outcome: Outcome) -> int:
+    """How many runs each of its seeds has."""
+    return next((run.experiment.split.folds or 1 for run in outcome.runs.values()), 1)

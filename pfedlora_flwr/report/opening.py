@@ -112,6 +112,8 @@ def facts(study: Study) -> list[tuple[str, str]]:
     of_seeds = (
         f", {'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}" if seeds else ""
     )
+    if folds := max((e.split.folds or 1 for e in experiments), default=1) - 1:
+        of_seeds += f"; each is the mean of {folds + 1} folds"
     code = own_code(study)
     notes = _in_one_line(n for run in runs for n in run.result.get("data_notes") or ())
     return [

@@ -3,7 +3,7 @@ reason."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -143,6 +143,57 @@ class Run:
     def clients(self) -> dict[int, float]:
         """Test accuracy at the end, by client."""
         return {int(k): row["accuracy"] for k, row in self.result["per_client"].items()}
+
+
+@dataclass(frozen=True)
+class Folds(Run):
+    """The folds of a seed as one run: numbers are means over them, and what is no number is the
+    first one's."""
+
+    folds: tuple[Run, ...] = ()
+
+    @cached_property
+    def rounds(self) -> list[RoundRow]:
+        return [_mean(rows) for rows in zip(*(run.rounds for run in self.folds), strict=False)]
+
+    def judged_by(self, score: str) -> Run:
+        return mean_of_folds([run.judged_by(score) for run in self.folds])
+
+    @property
+    def validation(self) -> float:
+        return fmean(run.validation for run in self.folds)
+
+    def validation_by(self, score: str) -> tuple[float, float]:
+        first, second = zip(*(run.validation_by(score) for run in self.folds), strict=True)
+        return fmean(first), fmean(second)
+
+    @cached_property
+    def right_rows(self) -> dict[int, RightRows]:
+        return {}  # each fold has its own
+
+    @cached_property
+    def sites_at_best(self) -> dict[str, Mapping[str, Any]]:
+        return _mean([run.sites_at_best for run in self.folds])
+
+
+def mean_of_folds(folds: Sequence[Run]) -> Run:
+    """Those of one seed as one run."""
+    result = _mean([run.result for run in folds])
+    best = result["accuracy"]
+    best["best_validation_round"] = round(best["best_validation_round"])
+    return Folds(folds[0].directory, result, folds[0].target, tuple(folds))
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Numbers' mean, in each place; where they are not all there, or are no numbers, the first."""
+    first = values[0]
+    if all(value == first for value in values):
+        return first
+    if all(isinstance(value, Mapping) for value in values):
+        names = [name for name in first if all(name in value for value in values)]
+        return {name: _mean([value[name] for value in values]) for name in names}
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return fmean(numbers) if len(numbers) == len(values) else first
 
 
 NOT_RUN = "not run"

@@ -284,6 +284,22 @@ def best_round(e: Experiment, rows: list[RoundRow], score: str = "accuracy") -> 
     )
 
 
+def best_versions(run: RunDirectory, rows: list[RoundRow], score: str) -> dict[int, int]:
+    """The versions of clients' models, by client, in the best round by this score; of those that
+    had none then, none."""
+    best = best_round(run.experiment(), rows, score)["round"]
+    found = {
+        row["client"]: row["round"]
+        for row in run.visits()
+        if row["status"] == "ok" and row["round"] <= best
+    }
+    state = run.latest()
+    for client in set(state.versions if state else ()) - set(found):  # of a run before this one
+        before = [v for v in run.client_store(client).versions() if v <= best]
+        found |= {client: before[-1]} if before else {}
+    return found
+
+
 def ends_early(e: Experiment, rows: list[RoundRow]) -> bool:
     """Whether a run with these lines is to end, by `stop.patience`."""
     if e.stop.patience is None or not rows:

@@ -19,7 +19,7 @@ from pfedlora_flwr.files import tensors_sha256, write_atomically
 from pfedlora_flwr.runs.checkpoint import Counts
 
 logger = logging.getLogger(__name__)
-ABOUT = "about.json"
+ABOUT, CHOSEN = "about.json", "best"
 _ABOUT = ("experiment", "class_names", "mean", "std", "versions")
 
 
@@ -104,10 +104,21 @@ class ClientStore:
         names = {"base": base, "data": data}
         told = {"round": str(version), "counts": counted} | {k: v for k, v in names.items() if v}
         digest = write_tensors(self.path(version), tensors, **told)
+        (self.folder / CHOSEN).unlink(missing_ok=True)
         held = self.versions()
         before, after = [v for v in held if v < admitted], [v for v in held if v > version]
         self.keep(version, admitted, *before[-1:], *after, *(keep or ()))
         return digest
+
+    def choose(self, version: int) -> None:
+        """Says that this version is the best round's, until another one is saved."""
+        write_atomically(self.folder / CHOSEN, str(version).encode())
+
+    @property
+    def chosen(self) -> int | None:
+        """What `choose` said."""
+        file = self.folder / CHOSEN
+        return int(file.read_text()) if file.exists() else None
 
     def write_about(
         self, rounds: int, site: Mapping[str, Any], about: Callable[[], Mapping[str, Any]]

@@ -26,10 +26,11 @@ from pfedlora_flwr.models.kept import kept, restore
 from pfedlora_flwr.models.named import random_weights
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.models.text import tokenised
-from pfedlora_flwr.runs.checkpoint import Counts
+from pfedlora_flwr.runs.checkpoint import Counts, ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.joining import by_numbers
 from pfedlora_flwr.runs.provenance import versions
+from pfedlora_flwr.runs.result import best_versions
 from pfedlora_flwr.runs.store import ABOUT, ClientStore
 from pfedlora_flwr.training import kinds
 from pfedlora_flwr.training.device import channels_last
@@ -130,7 +131,8 @@ def load_trained(place: Path, client: int) -> Trained:
         )
     damaged = []
     # the newest whole one: the server, which knows what it admitted, is elsewhere
-    for version in reversed(stores[0].versions()):
+    newest, chosen = stores[0].versions()[::-1], stores[0].chosen
+    for version in newest if chosen is None else [chosen]:
         try:
             tensors = stores[0].read(version)
         except UserError as error:
@@ -182,11 +184,11 @@ def clients_of(place: Path) -> tuple[list[int], list[int]]:
     check_folder(place)
     run = RunDirectory(place)
     if run.holds_run:
-        state = run.latest()
+        state, versions = _versions(run)
         e = run.experiment()
         gone = e.left_by(state.round + 1 if state else 1)
         everyone = [client for client in range(e.trained_clients) if client not in gone]
-        trained = [client for client in everyone if state and state.versions.get(client, 0)]
+        trained = [client for client in everyone if versions.get(client, 0)]
         untrained = [client for client in everyone if client not in trained]
     else:
         trained, untrained = _clients_held(place), []
@@ -212,11 +214,13 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
             f"client {client} of {run.path} is held out and was never trained; adapt it with"
             f" `pfedlora adapt {run.path} --client {client} --output DIR`"
         )
-    state = run.latest()
-    version = state.versions.get(client, 0) if state else 0
+    state, versions = _versions(run)
+    version = versions.get(client, 0)
     if state is None or version == 0:
         run.check_whole()
-        raise UserError(f"client {client} of {run.path} has not been trained yet")
+        best = state and state.versions.get(client, 0)
+        told = "was not trained before the best round (models.keep=best)" if best else ""
+        raise UserError(f"client {client} of {run.path} {told or 'has not been trained yet'}")
     store = run.client_store(client)
     if not store.versions():
         raise UserError(
@@ -225,8 +229,17 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
             " candidates that were not chosen, and with drop-models=true all)"
         )
     tensors = store.read(version)
-    counts = state.counts.get(client) if client not in state.stale else store.counts(version)
+    evaluated = client not in state.stale and version == state.versions[client]
+    counts = state.counts.get(client) if evaluated else store.counts(version)
     return _build(store, client, version, tensors, counts)
+
+
+def _versions(run: RunDirectory) -> tuple[ServerState | None, Mapping[int, int]]:
+    """The newest state, and by client the version of its model that is taken (`models.keep`)."""
+    state, x = run.latest(), run.run_config().execution
+    if state is None or not x.keeps_best:
+        return state, state.versions if state else {}
+    return state, best_versions(run, run.rounds(), x.verdict_score)
 
 
 def _token(run: RunDirectory) -> str:

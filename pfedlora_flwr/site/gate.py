@@ -22,7 +22,10 @@ from pfedlora_flwr.site.log import Log, shapes_of
 from pfedlora_flwr.site.policy import NODE_KEYS, POLICY, Policy, held
 
 logger = logging.getLogger(__name__)
-KEYS = ("state-path", "dataset", "partition-id", "num-partitions", "data-path", POLICY, *NODE_KEYS)
+KEYS = (
+    *("state-path", "dataset", "partition-id", "num-partitions", "data-path", "class-map"),
+    *(POLICY, *NODE_KEYS),
+)
 """The keys of a node-config (docs/deployment.md)."""
 
 

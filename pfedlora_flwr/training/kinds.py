@@ -129,12 +129,16 @@ class Kind:
             torch.tensor(values, dtype=torch.float64, device=inputs.device).reshape(-1, *rest)
             for values in (mean, std)
         )
-        return Samples(self.normalised(inputs.double(), middle, width), labels)
+        return Samples(self.normalised(inputs.double(), middle, width, fill=True), labels)
 
-    def normalised(self, inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    def normalised(
+        self, inputs: Tensor, mean: Tensor, std: Tensor, *, fill: bool = False
+    ) -> Tensor:
         """A program's inputs, [n, *shape], normalised for the model in it: in the program's type
-        before they become float32. mean, std: [shape[0], 1, …]."""
-        return ((inputs - mean) / std).float()
+        before they become float32. mean, std: [shape[0], 1, …]. fill: whether NaN is a missing
+        value, which the mean replaces."""
+        found = ((inputs - mean) / std).float()
+        return torch.where(found.isnan(), 0.0, found) if fill else found
 
     def example(
         self, shape: Shape, n: int, mean: Tensor, std: Tensor, generator: torch.Generator
@@ -268,7 +272,9 @@ class _Text(Kind):
         """inputs: tokens."""
         return Samples(inputs, labels)
 
-    def normalised(self, inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    def normalised(
+        self, inputs: Tensor, mean: Tensor, std: Tensor, *, fill: bool = False
+    ) -> Tensor:
         return inputs
 
     def example(

@@ -36,5 +36,9 @@ def balanced(labels: Tensor, classes: int) -> Loss:
     of C classes, n_c of one, weigh n / (C n_c) each, as in scikit-learn."""
     counts = torch.bincount(labels, minlength=classes).to(torch.float32)
     held = int((counts > 0).sum())
-    weights = torch.where(counts > 0, len(labels) / (held * counts.clamp(min=1)), 1.0)
+    return weighted(torch.where(counts > 0, len(labels) / (held * counts.clamp(min=1)), 1.0))
+
+
+def weighted(weights: Tensor) -> Loss:
+    """Cross entropy with a weight for each class, [C]: the weighted mean over a batch."""
     return lambda logits, of: functional.cross_entropy(logits, of, weight=weights)

@@ -16,7 +16,8 @@ from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.data.outputs import with_outputs_kept
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.visit import evaluate, visit
-from pfedlora_flwr.models import pretrained
+from pfedlora_flwr.files import cache_root
+from pfedlora_flwr.models import encoded, pretrained
 from pfedlora_flwr.models.kept import base_of, kept
 from pfedlora_flwr.models.own import Whole
 from pfedlora_flwr.models.registry import build
@@ -71,9 +72,9 @@ def test_outputs_are_computed_once_and_taken_from_the_cache(
     assert known_output(model, batch) is None
     assert known_output(encoder.module, batch + 0) is None, "of another tensor nothing is known"
     assert torch.equal(batch, data.train.batch(torch.tensor([3, 1])))
-    assert len([*outputs.cache_root().glob("outputs/*/*.npy")]) == 3, "a file for each part"
-    assert outputs.cache_root().stat().st_mode & 0o777 == 0o700, "private data is its user's alone"
-    monkeypatch.setattr(outputs, "infer", refuse)
+    assert len([*cache_root().glob("outputs/*/*.npy")]) == 3, "a file for each part"
+    assert cache_root().stat().st_mode & 0o777 == 0o700, "private data is its user's alone"
+    monkeypatch.setattr(encoded, "infer", refuse)
     again = with_outputs_kept(method.initial_model(0), data, e)
     for part in ("train", "validation", "test"):
         left, right = getattr(first, part).known[1], getattr(again, part).known[1]
@@ -87,7 +88,7 @@ def test_whatever_decides_the_outputs_gives_them_another_file(
     data = Site.find(e, 0, {}).load(CPU)
     model = make(e).initial_model(0)
     with_outputs_kept(model, data, e)
-    monkeypatch.setattr(outputs, "infer", refuse)
+    monkeypatch.setattr(encoded, "infer", refuse)
     with_outputs_kept(model, data, e)
 
     def others() -> dict[str, tuple[torch.nn.Module, LocalData]]:
@@ -117,7 +118,7 @@ def test_whatever_decides_the_outputs_gives_them_another_file(
             patch.setattr(place, value)
             with pytest.raises(AssertionError, match="the encoder ran"):
                 with_outputs_kept(model, data, e)
-    monkeypatch.setattr(outputs, "maker_of_cpu", lambda: "another")
+    monkeypatch.setattr(encoded, "maker_of_cpu", lambda: "another")
     with pytest.raises(AssertionError, match="the encoder ran"):
         with_outputs_kept(model, data, e)
 
@@ -181,7 +182,7 @@ def test_nothing_is_kept_where_images_are_augmented_or_the_encoder_is_trained(
         model = make(e).initial_model(0)
         assert with_outputs_kept(model, data, e) is data
         assert outputs.operations(model, data, e) == {}
-    assert not [*outputs.cache_root().glob("outputs/*")]
+    assert not [*cache_root().glob("outputs/*")]
 
 
 def test_augmented_images_go_through_the_encoder(

@@ -286,3 +286,49 @@ def test_shares_are_those_that_are_named() -> None:
     e = from_flat({"split.shares": "6,2,2", "clients": 1, "partition.kind": "iid"})
     [split] = make_partition(e, load("digits")).clients
     assert [round(len(part) / 1797, 2) for part in split.parts] == [0.6, 0.2, 0.2]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20)), min_size=60, max_size=120),
+    kind=st.sampled_from(["random", "groups"]),
+    folds=st.integers(2, 4),
+    clients=st.sampled_from(["iid", "natural"]),
+)
+def test_folds_test_each_sample_once_and_part_no_group(
+    rows: list[tuple[int, int]], kind: str, folds: int, clients: str
+) -> None:
+    labels, groups = map(list, zip(*rows, strict=True))
+    keys = {"split.kind": kind, "split.folds": folds, "dataset": "csv:t.csv", "clients": 3}
+    keys |= {"partition.kind": clients} | ({"split.column": "who"} if kind == "groups" else {})
+    seen = np.zeros(len(rows), int)
+    for fold in range(folds):
+        try:
+            made = make_partition(from_flat(keys | {"split.fold": fold}), data(labels, groups))
+        except UserError as error:
+            if "and none for" in str(error):
+                return
+            raise
+        sides = [
+            np.concatenate(part) for part in zip(*(s.parts for s in made.clients), strict=True)
+        ]
+        assert len(np.unique(np.concatenate(sides))) == len(rows) == sum(map(len, sides))
+        seen[sides[2]] += 1
+        if kind == "groups":
+            by = [{groups[i] for i in side} for side in sides]
+            assert sum(map(len, by)) == len(set.union(*by))
+    assert (seen == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"split.kind": "given"}, "split.folds is 3; allowed: auto, with split.kind=given"),
+        ({"split.fold": 3}, "split.fold is 3; allowed: 0 to 2"),
+        ({"start-from": "runs/old"}, "split.folds is 3; allowed: auto, with start-from"),
+    ],
+    ids=str,
+)
+def test_folds_that_cannot_be_are_one_line(keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        from_flat({"split.folds": 3} | keys)

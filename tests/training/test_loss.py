@@ -17,7 +17,7 @@ from torch.nn import functional
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.visit import checked
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.training.loss import balanced, cross_entropy, trained_by
+from pfedlora_flwr.training.loss import balanced, cross_entropy, trained_by, weighted
 from tests.conftest import run_locally
 
 KEYS = {"clients": 5, "participation": 0.6, "rounds": 2, "models": "tests.methods.narrow:Narrow"}
@@ -47,6 +47,19 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
     with trained_by(balanced(labels, 5)):
         assert cross_entropy(logits, labels) == found
     assert cross_entropy(logits, labels) == functional.cross_entropy(logits, labels)
+
+
+def test_weights_of_ones_own_are_those_of_a_weighted_mean(tmp_path: Path) -> None:
+    labels, weights = torch.tensor([0, 2, 1, 2]), [0.5, 3.0, 1.0]
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    each = functional.cross_entropy(logits, labels, reduction="none").numpy()
+    found = weighted(torch.tensor(weights))(logits, labels)
+    own = np.array(weights)[labels]
+    assert float(found) == pytest.approx(np.average(each, weights=own), rel=1e-6)
+    equal = {"loss.class-weights": ",".join(["2"] * 10)}
+    same = [run_locally(tmp_path / name, KEYS | keys) for name, keys in (("a", {}), ("b", equal))]
+    hashes = [json.loads((d.output / "result.json").read_text())["accuracy"] for d in same]
+    assert hashes[0] == hashes[1], "equal weights change nothing"
 
 
 def test_no_method_trains_clients_by_another_cross_entropy() -> None:
@@ -104,6 +117,10 @@ def test_rare_classes_are_found_more_often_with_balanced_weights(tmp_path: Path)
             {"loss.function": "tests.training.test_loss:several"},
             "returned a tensor .16., expected a",
         ),
+        (
+            {"loss.class-weights": "1,2"},
+            "loss.class-weights is '1,2'; allowed: a number for each of 10 classes",
+        ),
         ({"loss.function": "tests.training.test_loss:broken"}, "loss .*broken.* it hurts"),
     ],
     ids=str,
@@ -118,6 +135,11 @@ def test_two_losses_are_refused_and_a_wrong_object_is_named(tmp_path: Path) -> N
     both = {"loss.function": "tests.training.test_loss:several", "loss.weights": "balanced"}
     with pytest.raises(UserError, match=r"loss.weights is '?balanced'?; allowed: none, with loss"):
         run_locally(tmp_path / "run", KEYS | both)
+    both = {"loss.class-weights": "1,2", "loss.weights": "balanced"}
+    with pytest.raises(UserError, match=r"allowed: none, with loss.class-weights"):
+        run_locally(tmp_path / "run", KEYS | both)
+    with pytest.raises(UserError, match=r"loss.class-weights is .1,-2.; allowed: .*numbers > 0"):
+        run_locally(tmp_path / "run", KEYS | {"loss.class-weights": "1,-2"})
     with pytest.raises(UserError, match=r"module .tests.training.test_loss. has no .none."):
         run_locally(tmp_path / "run", KEYS | {"loss.function": "tests.training.test_loss:none"})
     with pytest.raises(UserError, match="returned float, expected a scalar tensor"):
