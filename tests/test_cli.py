@@ -35,11 +35,24 @@ from tests.conftest import ROOT, Call
 from tests.report.made import make_run
 
 
-def test_help_does_not_import_pytorch() -> None:
+@pytest.mark.parametrize(
+    ("words", "variables", "told"),
+    [
+        ("--help", {}, "Commands:"),
+        ("run --help", {}, "dp.level=user"),
+        ("keys hidden-dim", {}, "adapter.hidden-dim=60"),
+        ("", {"COMP_WORDS": "pfedlora run -o adapter.h", "COMP_CWORD": "3"}, "adapter.hidden-dim="),
+    ],
+    ids=["help", "help of run", "keys", "completion in the shell"],
+)
+def test_help_and_completion_do_not_import_pytorch(
+    words: str, variables: dict[str, str], told: str
+) -> None:
     script = (
-        "import sys\nsys.argv = ['pfedlora', '--help']\nfrom pfedlora_flwr import cli\ntry:"
-        " cli.main()\nexcept SystemExit: pass\n"
+        f"import sys\nsys.argv = ['pfedlora', *{words.split()}]\nfrom pfedlora_flwr import cli\n"
+        "try: cli.main()\nexcept SystemExit: pass\n"
     )
+    asked = variables and variables | {"_PFEDLORA_COMPLETE": "complete_bash"}
     script += "assert not {'torch', 'numpy', 'flwr'} & set(sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script],
@@ -48,9 +61,10 @@ def test_help_does_not_import_pytorch() -> None:
         text=True,
         timeout=60,
         check=False,
+        env=os.environ | asked,
     )
     assert done.returncode == 0, done.stderr
-    assert "Commands:" in done.stdout
+    assert told in done.stdout
 
 
 @pytest.mark.slow
