@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadscope --numprocesses
 # What is run by targets of its own; pytest alone leaves it out as well (pyproject.toml).
 APART := not methods and not faults and not deployment and not cluster and not pretrained and not trackers and not browser
 
-.PHONY: run check test lint quick lock methods-test pretrained-test page-test trackers-test docs prose results same-bits flower-test deployment-test fault-test cluster-test docker-test wheel-test site clean
+.PHONY: run check test lint quick lock methods-test pretrained-test page-test trackers-test docs notebook prose results same-bits flower-test deployment-test fault-test cluster-test docker-test wheel-test site clean
 
 # The environment, 6.6 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -70,6 +70,10 @@ docs: $(VENV)/.installed
 	$(BIN)/python scripts/declare.py
 	$(BIN)/python -m scripts.methods
 	$(BIN)/python scripts/idea.py
+
+# The notebook's outputs, from a run of its cells in a kernel, about two minutes.
+notebook: $(VENV)/.installed
+	$(BIN)/python -m scripts.notebook
 
 # Every sentence of the documents that is longer than CONTRIBUTING.md allows; WORDS=--words: each page's words.
 prose: $(VENV)/.installed

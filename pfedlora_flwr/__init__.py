@@ -7,16 +7,33 @@ from typing import TYPE_CHECKING, Any
 from pfedlora_flwr.version import __version__
 
 if TYPE_CHECKING:
-    from pfedlora_flwr.api import Comparison, Newcomer, Run, adapt, compare, decide, load, run
+    from pfedlora_flwr.api import (
+        Comparison,
+        Newcomer,
+        Run,
+        UserError,
+        adapt,
+        compare,
+        decide,
+        list_datasets,
+        list_keys,
+        list_methods,
+        load,
+        run,
+    )
 
 __all__ = [
     "Comparison",
     "Newcomer",
     "Run",
+    "UserError",
     "__version__",
     "adapt",
     "compare",
     "decide",
+    "list_datasets",
+    "list_keys",
+    "list_methods",
     "load",
     "run",
 ]
@@ -32,4 +49,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return __all__

@@ -21,6 +21,7 @@ from pfedlora_flwr.commands.console import (
     err,
     flag,
     forgiving,
+    key_names,
     option,
     out,
     say,
@@ -31,7 +32,6 @@ from pfedlora_flwr.version import __version__
 
 cli = typer.Typer(
     cls=Group,
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     suggest_commands=False,  # Click's own suggestion is enough
@@ -50,7 +50,12 @@ def _print_version(wanted: bool) -> None:
 
 RUN = argument("RUN")
 OPTIONS = option(
-    None, "KEY=VALUE", "Set a key; may be repeated: of one key, the last counts.", "-o", "--option"
+    None,
+    "KEY=VALUE",
+    "Set a key; may be repeated: of one key, the last counts.",
+    "-o",
+    "--option",
+    autocompletion=key_names,
 )
 CLIENT = option(None, "K", "This client's model.", "--client", min=0)
 ALL_CLIENTS = flag("--all-clients", "Use every client's model, one after the other.")
@@ -270,6 +275,8 @@ def report(
     ),
     score: str | None = option(None, "NAME", "Judge by it instead of `verdict.score`."),
     margin: float | None = option(None, "POINTS", "Judge by it instead of `verdict.margin`."),
+    std: bool = flag("--std", "Accuracies as mean ± standard deviation, beside the interval."),
+    best: bool = flag("--best", "Mark each column's best and second-best accuracy."),
 ) -> None:
     """Report on runs. Writes tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one HTML
     page.
@@ -280,7 +287,9 @@ def report(
     from pfedlora_flwr.ops.report import report as written
 
     with out.status("drawing figures"):
-        found = written(paths, output, target=target, score=score, margin=margin)
+        found = written(
+            paths, output, target=target, score=score, margin=margin, std=std, best=best
+        )
     show_report(found.written, out)
     for line in found.warnings:
         err.print(line)
@@ -605,6 +614,23 @@ def doctor(
     from pfedlora_flwr.commands.doctor import examine
 
     raise typer.Exit(examine(out, superlink))
+
+
+@cli.command(cls=PlainCommand)
+def methods(as_json: bool = JSON) -> None:
+    """List the methods. Shows the idea of each, and what clients share (docs/methods.md)."""
+    from pfedlora_flwr.commands.known import show_methods
+
+    show_methods(out, as_json=as_json)
+
+
+@cli.command(cls=PlainCommand)
+def keys(word: str = argument("[WORD]", ""), as_json: bool = JSON) -> None:
+    """Explain keys. Shows default, meaning and allowed values of those with WORD in their name or
+    meaning; without it of all."""
+    from pfedlora_flwr.commands.known import show_keys
+
+    show_keys(word, out, as_json=as_json)
 
 
 def _words(option: str, text: str | None, what: str = "names") -> list[str]:

@@ -1,6 +1,7 @@
 """Writes what the code declares into the files that repeat it: `make docs`.
 
 docs/keys.md: every configuration key. docs/cli.md: the help of every command. docs/output.md: every field of the files that programs read.
+pfedlora_flwr/api/typed_keys.py: the keys with their types, as arguments of the API. pfedlora_flwr/ops/known.json: keys, methods and datasets for who asks without PyTorch.
 pyproject.toml: every key's default, for `flwr run`, and the version, which Flower reads there (it
 takes no dynamic one). CITATION.cff: the version and the project's address. A test holds all of them
 equal to the code."""
@@ -11,7 +12,7 @@ import ast
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from pfedlora_flwr import execution, experiment
 from pfedlora_flwr.cli import commands
 from pfedlora_flwr.commands import listing
 from pfedlora_flwr.config import all_keys
+from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.experiment import option_keys
-from pfedlora_flwr.keys import Key
+from pfedlora_flwr.keys import FUNCTION, Key
 from pfedlora_flwr.launch.flower import COMPONENTS
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.ops import align, evaluate
@@ -68,6 +70,149 @@ _REST = (
 )
 
 
+_OBJECT = "str | Callable[..., Any]"
+_TAKES = {
+    "method": _OBJECT,
+    "method-options": "str | Mapping[str, Any]",
+    "models": f"{_OBJECT} | Sequence[{_OBJECT}]",
+    "dataset": f"{_OBJECT} | tuple[Any, ...] | Mapping[str, Any]",
+    "observers": f"{_OBJECT} | Sequence[{_OBJECT}]",
+    "partition.classes-per-client": "int | Literal['auto']",
+}
+"""The types of keys that take more than their own."""
+_PLACES = ("data-path", "output", "start-from", "state-path")
+"""Keys that are a folder."""
+_CALLS = {
+    "run": (),
+    "compare": ("output",),
+    "decide": ("output", "sites"),
+    "adapt": ("output", "overwrite"),
+    "resume": ("rounds", "output", "resume", "overwrite"),
+}
+"""Calls that take keys, each with the keys that it has as arguments of its own, or sets."""
+_TYPED = '''"""Every key as an argument, for type checkers and completion.
+
+Written by `make docs` from the declarations in the code: change those."""
+# ruff: noqa: E501
+# fmt: off
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+
+'''
+_GIVEN = '''if TYPE_CHECKING:
+    def named(  # jedi reads no TypedDict, but follows what is handed on
+        *,
+{arguments}
+    ) -> Mapping[str, Any]: return {{}}
+else:
+    def named(**keys: Any) -> Mapping[str, Any]:
+        """The keys of a call, whatever their names: these are checked elsewhere."""
+        return keys
+'''
+
+
+def typed_keys() -> str:
+    """pfedlora_flwr/api/typed_keys.py: a TypedDict for each call that takes keys, over one of those
+    that all take."""
+    every = {re.sub(r"[.-]", "_", name): key for name, key in all_keys().items()}
+    apart = dict.fromkeys(name for own in _CALLS.values() for name in own)
+    files = {name: key for name, key in every.items() if key.name.startswith("data.")}
+    parts = [_TYPED + _dict("Keys", "TypedDict", [k for n, k in every.items() if n not in apart])]
+    for call, own in _CALLS.items():
+        rest = [every[name] for name in apart if name not in own]
+        parts.append(_dict(f"{call.title()}Keys", "Keys", rest))
+    parts.append(_dict("ReadingKeys", "TypedDict", files.values()))
+    parts.append(_dict("DataKeys", "ReadingKeys", [every["data_path"]]))
+    arguments = "\n".join(
+        f"        {name}: {_type(key)} = {key.text(key.default)!r}," for name, key in every.items()
+    )
+    return "\n\n".join([*parts, _GIVEN.format(arguments=arguments)])
+
+
+def _dict(name: str, base: str, keys: Iterable[Key]) -> str:
+    fields = [
+        f'    {re.sub(r"[.-]", "_", k.name)}: {_type(k)}\n    """{_about(k)}"""\n' for k in keys
+    ]
+    return f"class {name}({base}, total=False):\n{''.join(fields)}"
+
+
+def _about(k: Key) -> str:
+    return f"{k.meaning} ({k.text(k.default)}; {k.allowed})"
+
+
+def _type(k: Key) -> str:
+    """What a key takes in Python."""
+    if k.name in _TAKES:
+        return _TAKES[k.name]
+    if k.path or k.name in _PLACES:
+        return "str | PathLike[str]" + " | None" * k.auto
+    if k.form:
+        return "str | int | float | Sequence[str]"
+    if k.choices and not any(one.endswith((":", "@")) or one == FUNCTION for one in k.choices):
+        choices = [*k.choices, "auto"] if k.auto else k.choices
+        return f"Literal[{', '.join(map(repr, choices))}]" + " | None" * k.auto
+    told = f"{k.kind.__name__} | Literal['auto'] | None" if k.auto else k.kind.__name__
+    return told.replace("str | Literal['auto']", "str")
+
+
+def known() -> str:
+    """pfedlora_flwr/ops/known.json: keys, methods and datasets, a row each."""
+    own = {name: registry.title(name) for name in registry.NAMES}
+    first: dict[str, str] = {}
+    for name, title in own.items():
+        for key in option_keys(name, registry.find(name).Options):
+            first.setdefault(key, title)
+    keys = [
+        {
+            "key": name,
+            "part": first.get(name) or (name.partition(".")[0] if "." in name else _side(name)),
+            "default": k.text(k.default),
+            "allowed": k.allowed,
+            "meaning": k.meaning,
+        }
+        for name, k in all_keys().items()
+    ]
+    methods = [
+        {
+            "method": name,
+            "title": title,
+            "idea": found.idea,
+            "shares": found.shares,
+            "assumes": found.assumes,
+            "paper": found.paper,
+        }
+        for name, title in own.items()
+        for found in [registry.find(name)]
+    ]
+    sources = [
+        {
+            "dataset": f"{source.name}…" if source.name.endswith(":") else source.name,
+            "classes": source.classes,
+            "samples": source.samples if isinstance(source.samples, int) else None,
+            "about": f"{source.title} {_first_words(source.read)}".strip(),
+            "keys": ", ".join(source.columns),
+        }
+        for name in datasets.NAMES
+        for source in [datasets.find(f"{name}…" if name.endswith(":") else name)]
+    ]
+    found = {"keys": keys, "methods": methods, "datasets": sources}
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+def _first_words(function: Callable[..., object]) -> str:
+    text = " ".join((function.__doc__ or "").partition("\n\n")[0].split())
+    return text.removesuffix(" Raises UserError.")
+
+
+def _side(name: str) -> str:
+    return "the Experiment" if name in experiment.KEYS else "the Execution"
+
+
 def keys_page() -> str:
     """docs/keys.md."""
     known = all_keys()
@@ -99,6 +244,7 @@ def cli_page() -> str:
     for name, command in {**group.commands, **within}.items():
         context = click.Context(command, info_name=f"pfedlora {name}", terminal_width=80)
         help_text = command.get_help(context).partition("  Keys for CONF and -o")[0].rstrip()
+        help_text = re.sub(r"(\n\nOptions:)?\n +--help +Show this message.*$", "", help_text)
         parts += [f"## {name}", f"```text\n{help_text}\n```"]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -179,6 +325,8 @@ def declared() -> dict[Path, str]:
     return {
         ROOT / "docs" / "keys.md": keys_page(),
         ROOT / "docs" / "cli.md": cli_page(),
+        ROOT / "pfedlora_flwr" / "api" / "typed_keys.py": typed_keys(),
+        ROOT / "pfedlora_flwr" / "ops" / "known.json": known(),
         output: output_page(output.read_text(encoding="utf-8")),
         project: pyproject(project.read_text(encoding="utf-8")),
         cited: citation(cited.read_text(encoding="utf-8")),

@@ -85,7 +85,7 @@ def test_every_command_has_plain_help_that_names_its_arguments(pfedlora: Call) -
         assert "\\" not in text
         assert text.count(argument) >= 2, "in the usage, and what it means"
     _, text, _ = pfedlora("run", "--help")
-    assert all(f"  {name} = " in text for name in all_keys())
+    assert all(f" {name}=" in text for name in all_keys())
 
 
 def test_the_version(pfedlora: Call) -> None:

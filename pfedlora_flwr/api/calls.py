@@ -5,25 +5,44 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, Unpack, overload
 
 from pfedlora_flwr.api import newcomers
 from pfedlora_flwr.api.comparing import NAMELESS, content_of, placed, runs_of
 from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.results import Comparison, Run
-from pfedlora_flwr.api.running import Conf, conf_of, keep_sources, keys_of, plain, saying, trained
+from pfedlora_flwr.api.running import (
+    Conf,
+    Rows,
+    conf_of,
+    in_place,
+    keep_sources,
+    keys_of,
+    plain,
+    saying,
+    table,
+    trained,
+)
+from pfedlora_flwr.api.typed_keys import CompareKeys, DecideKeys, RunKeys, named
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.ops import compare as comparing
+from pfedlora_flwr.ops import known
 from pfedlora_flwr.ops.decide import decide as planned
 from pfedlora_flwr.runs.directory import RunDirectory
 
+Kind = TypeVar("Kind", Run, Comparison, newcomers.Newcomer)
+
 
 def run(
-    conf: Conf | None = None, *, engine: str = "local", progress: bool = True, **keys: Any
+    conf: Conf | None = None,
+    *,
+    engine: str = "local",
+    progress: bool = True,
+    **keys: Unpack[RunKeys],
 ) -> Run:
     """Train one federation, as `pfedlora run` does, to the same bits.
 
@@ -32,8 +51,8 @@ def run(
             (`quickstart`), or a mapping, nested or with dots. None: all keys at their defaults.
         engine: `local` trains in this process, one client at a time. `flower` starts `flwr run`
             with an actor for each core; models, method and dataset then need an import path.
-        progress: Whether anything is printed: a line for each round, and before the first what
-            there is to say of the keys and the data.
+        progress: Whether anything is printed: a line for each round, in a notebook one for all, and
+            before the first what there is to say of the keys and the data.
         keys: Keys that win over `conf`, with `_` for `-` and `.`: `rounds=5`,
             `adapter_hidden_dim=30`. `models`, `method` and `dataset` also take objects: a class or
             a function; for `models` a list of them in turn; for `dataset` (inputs, labels) or
@@ -51,7 +70,7 @@ def run(
         KeyboardInterrupt: Ctrl-C. What is done stays, and `load(output).resume()` goes on.
     """
     given = Given()
-    options = keys_of(keys, given)
+    options = keys_of(named(**keys), given)
     path, of_conf = conf_of(conf, given)
     return Run(trained(path, of_conf, options, given, engine=engine, progress=progress), given)
 
@@ -67,7 +86,7 @@ def compare(
     drop_models: bool = False,
     superlink: str = "",
     progress: bool = True,
-    **keys: Any,
+    **keys: Unpack[CompareKeys],
 ) -> Comparison:
     """Run what is missing of a comparison, methods × scenarios × seeds, as `pfedlora compare` does.
 
@@ -84,7 +103,7 @@ def compare(
             process, one after the other.
         drop_models: Whether completed runs keep their results alone, and not their models.
         superlink: A connection in Flower's config.toml, on whose nodes the runs are done.
-        progress: Whether a line is printed for each run.
+        progress: Whether a line is printed for each run, in a notebook one for all.
         keys: Keys of all runs, as `run` takes them.
 
     Returns:
@@ -96,7 +115,7 @@ def compare(
         KeyboardInterrupt: Ctrl-C. The same call goes on where it was.
     """
     given = Given()
-    base = keys_of(keys, given)
+    base = keys_of(named(**keys), given)
     chosen = [str(given.value("method", method)) for method in methods]
     numbers, say = [plain(seed) for seed in seeds], saying(progress)
     if isinstance(conf, Mapping):
@@ -118,6 +137,7 @@ def compare(
             superlink=superlink,
             say=say,
             warn=say,
+            ended=in_place(say),
         )
     for folder in runs_of(place):
         keep_sources(folder, given)
@@ -143,7 +163,7 @@ def decide(
     seeds: Sequence[int] = (),
     output: str | PathLike[str] | None = None,
     progress: bool = True,
-    **keys: Any,
+    **keys: Unpack[DecideKeys],
 ) -> Comparison:
     """Plan the comparison by which the sites of a table can decide, and run it, as `pfedlora
     decide` does.
@@ -170,7 +190,7 @@ def decide(
         KeyboardInterrupt: Ctrl-C. The same call goes on where it was.
     """
     given = Given()
-    options = keys_of(keys, given)
+    options = keys_of(named(**keys), given)
     with available(given.objects), as_it_was():
         found = planned(
             None if table is None else Path(table),
@@ -195,13 +215,41 @@ def decide(
     )
 
 
+@overload
 def load(
-    path: str | PathLike[str], *, method: Any = None, models: Any = None, dataset: Any = None
-) -> Run | Comparison | newcomers.Newcomer:
+    path: str | PathLike[str],
+    kind: None = None,
+    *,
+    method: Any = None,
+    models: Any = None,
+    dataset: Any = None,
+) -> Run | Comparison | newcomers.Newcomer: ...
+
+
+@overload
+def load(
+    path: str | PathLike[str],
+    kind: type[Kind],
+    *,
+    method: Any = None,
+    models: Any = None,
+    dataset: Any = None,
+) -> Kind: ...
+
+
+def load(
+    path: str | PathLike[str],
+    kind: Any = None,
+    *,
+    method: Any = None,
+    models: Any = None,
+    dataset: Any = None,
+) -> Any:
     """A run, a comparison or an adapted client that is on disk.
 
     Args:
         path: Its directory.
+        kind: `Run`, `Comparison` or `Newcomer`, which then comes back; None: whatever is there.
         method: The method's class, where the run was given one without an import path; of a
             comparison a list of them. Another than that is refused.
         models: The same of the client models.
@@ -212,10 +260,18 @@ def load(
         else a `Run`.
 
     Raises:
-        UserError: There is neither, or an object is not the one that the run was made with.
+        UserError: There is neither, or another kind, or an object is not the one that the run was
+            made with.
     """
-    place, given = absolute(path), Given()
-    wanted = {"method": method, "models": models, "dataset": dataset}
+    found = _found(absolute(path), {"method": method, "models": models, "dataset": dataset})
+    if kind and not isinstance(found, kind):
+        told = f"is a {type(found).__name__}; expected a {kind.__name__}"
+        raise UserError(f"{absolute(path)} {told}")
+    return found
+
+
+def _found(place: Path, wanted: Mapping[str, Any]) -> Run | Comparison | newcomers.Newcomer:
+    given = Given()
     names = {key: given.value(key, one) for key, one in wanted.items() if one is not None}
     if Plan.read(place):
         return Comparison(place, given)
@@ -226,3 +282,26 @@ def load(
         raise UserError(f"{place} holds neither a run nor a comparison, and no adapted client")
     check_same(directory.saved_keys(), names)
     return Run(place, given)
+
+
+def list_keys(word: str = "") -> Rows:
+    """The keys with a word in their name, part or meaning; without one all.
+
+    Returns:
+        A row a key: `key`, `part`, `default`, `allowed`, `meaning`.
+
+    Raises:
+        UserError: No key has the word.
+    """
+    return table(known.find_keys(word))
+
+
+def list_methods() -> Rows:
+    """The methods: `method`, `title`, `idea`, `shares` (what clients share), `assumes`, `paper`."""
+    return table(known.methods())
+
+
+def list_datasets() -> Rows:
+    """The kinds of datasets: `dataset`, `classes`, `samples`, `about`, and the `keys` that say how
+    one is read."""
+    return table(known.datasets())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.results import Run
 from pfedlora_flwr.api.running import keys_of
+from pfedlora_flwr.api.typed_keys import AdaptKeys, DataKeys, ReadingKeys, named
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute, from_json
 from pfedlora_flwr.models.given import available
@@ -38,7 +39,9 @@ class Newcomer:
         accuracy, alone = self.result["accuracy"], self.result["alone_accuracy"]
         return f"<Newcomer {self.path}: accuracy {accuracy:.4f}, alone {alone:.4f}>"
 
-    def predict(self, inputs: Any, **keys: Any) -> npt.NDArray[np.float32]:
+    def predict(
+        self, inputs: Any, *, calibrated: bool = False, **keys: Unpack[ReadingKeys]
+    ) -> npt.NDArray[np.float32]:
         """What its model says of inputs, as `Run.predict` takes them.
 
         Returns:
@@ -47,13 +50,13 @@ class Newcomer:
         Raises:
             UserError: The model takes other inputs, or a file cannot be read.
         """
-        return self._run.predict(self.result["client"], inputs, **keys)
+        return self._run.predict(self.result["client"], inputs, calibrated=calibrated, **keys)
 
     def class_names(self) -> list[str]:
         """The classes that its model tells apart, in order."""
         return self._run.class_names(self.result["client"])
 
-    def evaluate(self, data: Any = None, **keys: Any) -> dict[str, Any]:
+    def evaluate(self, data: Any = None, **keys: Unpack[DataKeys]) -> dict[str, Any]:
         """Its model on labelled samples, as `Run.evaluate` does it.
 
         Raises:
@@ -115,7 +118,7 @@ def adapt(
     client: int | None = None,
     samples: int | None = None,
     overwrite: bool = False,
-    **keys: Any,
+    **keys: Unpack[AdaptKeys],
 ) -> Newcomer:
     """Train a personal model for a client that was not in the run, from the final shared state and
     the client's own data, as `pfedlora adapt` does.
@@ -139,7 +142,7 @@ def adapt(
     """
     given = place._given if isinstance(place, Run) else Given()
     added = Given()
-    options = keys_of(keys, added)
+    options = keys_of(named(**keys), added)
     given = given.joined(added)
     folder = absolute(output)
     source = place.path if isinstance(place, Run) else absolute(place)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,40 +16,58 @@ from pfedlora_flwr.api import running
 from pfedlora_flwr.api.inputs import inputs_of
 from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
+from pfedlora_flwr.api.reported import Reported
+from pfedlora_flwr.api.running import Rows, table
+from pfedlora_flwr.api.typed_keys import DataKeys, ReadingKeys, ResumeKeys, named
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.ops import evaluate as evaluating
 from pfedlora_flwr.ops import export as exporting
-from pfedlora_flwr.ops import report as reporting
 from pfedlora_flwr.ops.calibrate import temperature
 from pfedlora_flwr.ops.export import WithNormalisation
-from pfedlora_flwr.report import measures
-from pfedlora_flwr.report.load import load as load_study
+from pfedlora_flwr.report import decision, measures
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, clients_of, load_trained
 
-Rows = Any
-"""A pandas DataFrame where pandas is installed, else a list of dicts."""
 
-
-class Run:
+class Run(Reported):
     """A run on disk. What it reads is read when it is asked for."""
 
     def __init__(self, path: Path, given: Given | None = None) -> None:
-        self.path = path
-        """Its directory; docs/output.md describes the files."""
-        self._given = given or Given()
+        super().__init__(path, given)
         self._directory = RunDirectory(path)
 
     def __repr__(self) -> str:
-        result = self._directory.result()
-        if result is None:
+        if self._directory.result() is None:
             return f"<Run {self.path}: no result yet>"
-        accuracy = result.get("accuracy", {})
-        known = accuracy.get("evaluated")
-        told = f", accuracy {accuracy['at_best_validation']:.4f}" if known else ""
-        return f"<Run {self.path}: {result['status']}{told}>"
+        told = "" if math.isnan(self.accuracy) else f", accuracy {self.accuracy:.4f}"
+        return f"<Run {self.path}: {self.status}{told}>"
+
+    @property
+    def accuracy(self) -> float:
+        """The mean test accuracy over the clients at the round of the best validation, in [0, 1];
+        nan where none was evaluated.
+
+        Raises:
+            UserError: The run has no result yet.
+        """
+        told = self.result.get("accuracy", {})
+        return float(told["at_best_validation"]) if told.get("evaluated") else math.nan
+
+    def gain(self, other: Run | str | PathLike[str]) -> float:
+        """This run's accuracy minus that of another with the same clients, in [−1, 1]: of
+        `standalone`, or of the same method with `sharing=none`. A claim needs several seeds.
+
+        Raises:
+            UserError: One of them is not completed, or had another seed or other data.
+        """
+        theirs = other if isinstance(other, Run) else Run(absolute(other))
+        with self._study() as ours, theirs._study() as beside:
+            a, b = ({r.experiment.seed: r for r in study.runs} for study in (ours, beside))
+        if (found := measures.paired(a, b)) is None:
+            raise UserError(f"{self.path} and {theirs.path} had other seeds or data: no gain")
+        return found.mean
 
     @property
     def result(self) -> dict[str, Any]:
@@ -82,7 +100,7 @@ class Run:
             A pandas DataFrame, a row a round, where pandas is installed; else a list of dicts.
             Accuracies are means over all clients, in [0, 1]. docs/output.md has every field.
         """
-        return _table(self._directory.rounds())
+        return table(self._directory.rounds())
 
     def clients(self) -> Rows:
         """The clients' visits, those that failed included.
@@ -91,7 +109,7 @@ class Run:
             A pandas DataFrame, a row a visit, where pandas is installed; else a list of dicts.
             `accuracy` is that on the client's own test part after the visit, in [0, 1].
         """
-        return _table(self._directory.visits())
+        return table(self._directory.visits())
 
     def class_names(self, client: int) -> list[str]:
         """The names of the classes, in the order of a model's outputs.
@@ -125,7 +143,7 @@ class Run:
             return WithNormalisation(trained.method.predictor(trained.module), trained).eval()
 
     def predict(
-        self, client: int, inputs: Any, *, calibrated: bool = False, **keys: Any
+        self, client: int, inputs: Any, *, calibrated: bool = False, **keys: Unpack[ReadingKeys]
     ) -> npt.NDArray[np.float32]:
         """What a client's model says of inputs.
 
@@ -147,7 +165,9 @@ class Run:
         """
         with available(self._given.objects), as_it_was():
             trained = self._trained(client)
-            logits = trained.logits(inputs_of(trained, inputs, running.keys_of(keys, Given())))
+            logits = trained.logits(
+                inputs_of(trained, inputs, running.keys_of(named(**keys), Given()))
+            )
             if not bool(logits.isfinite().all()):
                 raise UserError(
                     f"the model of client {client} gives values that are not finite: its training"
@@ -157,7 +177,7 @@ class Run:
             return cast("npt.NDArray[np.float32]", (logits / t).softmax(1).numpy())
 
     def evaluate(
-        self, client: int | None = None, data: Any = None, **keys: Any
+        self, client: int | None = None, data: Any = None, **keys: Unpack[DataKeys]
     ) -> dict[str, Any] | list[dict[str, Any]]:
         """A client's model on labelled samples.
 
@@ -184,7 +204,7 @@ class Run:
         with available(self._given.objects | given.objects), as_it_was():
             asked = clients_of(self.path)[0] if client is None else [client]
             models = (self._trained(k) for k in asked)
-            options = running.keys_of(keys, Given())
+            options = running.keys_of(named(**keys), Given())
             found = evaluating.evaluate(models, name, options, confusions=True)
         rows = [cast("dict[str, Any]", evaluation) for evaluation in found]
         return rows if client is None else rows[0]
@@ -233,40 +253,13 @@ class Run:
         with available(self._given.objects), as_it_was():
             return exporting.export_shared(self.path, target, overwrite=overwrite)
 
-    def report(
-        self,
-        output: str | PathLike[str] | None = None,
-        *,
-        target: float | None = None,
-        score: str | None = None,
-        margin: float | None = None,
-        paths: Sequence[str | PathLike[str]] = (),
-    ) -> Path:
-        """Write tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one page, report.html.
-
-        Args:
-            output: The folder, otherwise `report` in the run's.
-            target: The accuracy in (0, 1] that costs are counted to, in the place of the run's.
-            score: The verdict's, in the place of `verdict.score`.
-            margin: The verdict's, in points, in the place of `verdict.margin`.
-            paths: Further runs to report on, such as the run's control: the verdict is on both.
-
-        Returns:
-            The folder.
-
-        Raises:
-            UserError: The run is not completed.
-        """
-        with available(self._given.objects), as_it_was():
-            return _report([self.path, *map(Path, paths)], output, target, score, margin)
-
     def resume(
         self,
         rounds: int | None = None,
         *,
         engine: str = "local",
         progress: bool = True,
-        **keys: Any,
+        **keys: Unpack[ResumeKeys],
     ) -> Run:
         """Go on with a run that was stopped or killed, or that is to have more rounds: the bits of
         one that was never interrupted.
@@ -284,7 +277,7 @@ class Run:
             UserError: The run cannot go on, or a key that can change its result is another.
             KeyboardInterrupt: Ctrl-C; it can be resumed again.
         """
-        options = running.keys_of(keys, added := Given())
+        options = running.keys_of(named(**keys), added := Given())
         check_same(self.config, options)
         options |= {"output": str(self.path), "resume": True}
         options |= {} if rounds is None else {"rounds": rounds}
@@ -297,17 +290,12 @@ class Run:
         return load_trained(self.path, client)
 
 
-class Comparison:
+class Comparison(Reported):
     """A comparison on disk: methods × scenarios × seeds."""
 
-    def __init__(self, path: Path, given: Given | None = None) -> None:
-        self.path = path
-        """Its directory."""
-        self._given = given or Given()
-
     def __repr__(self) -> str:
-        with available(self._given.objects):
-            study = load_study([self.path])
+        with self._study() as study:
+            pass
         missing = sum(len(outcome.missing) for outcome in study.outcomes)
         left = f", {missing} missing" if missing else ""
         return f"<Comparison {self.path}: {len(study.runs)} runs completed{left}>"
@@ -318,8 +306,51 @@ class Comparison:
         Raises:
             UserError: The comparison cannot be read.
         """
-        with available(self._given.objects):
-            return [Run(run.path, self._given) for run in load_study([self.path]).runs]
+        with self._study() as study:
+            return [Run(run.path, self._given) for run in study.runs]
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """By method the mean over seeds of the test accuracy at best validation, in [0, 1].
+
+        Raises:
+            UserError: It has several scenarios; `table` has a row for each.
+        """
+        with self._study() as study:
+            [scenario, *more] = decision.compared(study) or study.scenarios
+            if more:
+                raise UserError(f"{self.path} has several scenarios: table() has a row for each")
+            return {
+                outcome.method: found.mean
+                for outcome in study.ordered(scenario)
+                if (found := measures.accuracy(outcome.runs))
+            }
+
+    def gain(self) -> Rows:
+        """What each method gains beside training alone, as the verdict judges it.
+
+        Returns:
+            A row for each method in each scenario: the scenario's keys, `method`, `beside` (what it
+            is compared with), `gain` in the verdict's score, in [−1, 1], its interval from `low` to
+            `high` (nan below three seeds) with Holm's correction, and `verdict`.
+
+        Raises:
+            UserError: The comparison cannot be read.
+        """
+        with self._study() as study:
+            return table(
+                {
+                    **found.scenario,
+                    "method": found.ours.method,
+                    "beside": found.reference,
+                    "gain": found.by.mean,
+                    "low": found.by.mean - half,
+                    "high": found.by.mean + half,
+                    "verdict": found.verdict.ending if found.verdict else "too few seeds",
+                }
+                for found in decision.findings(study)
+                for half in [found.verdict.half if found.verdict else math.nan]
+            )
 
     def table(self) -> Rows:
         """A row for each method in each scenario that has completed runs.
@@ -327,7 +358,7 @@ class Comparison:
         Returns:
             A pandas DataFrame where pandas is installed, else a list of dicts: the scenario's keys,
             `method`, `seeds` (their number), `accuracy` (mean test accuracy at best validation, in
-            [0, 1], over seeds) and `accuracy_half` (half the width of its 95 % t-interval; None
+            [0, 1], over seeds) and `accuracy_half` (half the width of its 95 % t-interval; nan
             for fewer than three seeds), `final`, `bytes` sent up and down, and
             `minus_standalone` with its half, paired by seed, where Standalone was compared.
 
@@ -335,8 +366,7 @@ class Comparison:
             UserError: The comparison cannot be read.
         """
         rows = []
-        with available(self._given.objects):
-            study = load_study([self.path])
+        with self._study() as study:
             for outcome in study.in_order():
                 alone = study.alone(outcome.scenario)
                 values = {
@@ -358,56 +388,9 @@ class Comparison:
                 row: dict[str, Any] = {**outcome.scenario, "method": outcome.method}
                 row["seeds"] = len(outcome.runs)
                 for name, value in values.items():
-                    row[name] = value.mean if value else None
+                    row[name] = value.mean if value else math.nan
                     if name in ("accuracy", "minus_standalone"):
-                        row[f"{name}_half"] = value.half if value else None
+                        half = value.half if value else None
+                        row[f"{name}_half"] = math.nan if half is None else half
                 rows.append(row)
-        return _table(rows)
-
-    def report(
-        self,
-        output: str | PathLike[str] | None = None,
-        *,
-        target: float | None = None,
-        score: str | None = None,
-        margin: float | None = None,
-    ) -> Path:
-        """Write tables (Markdown, CSV, LaTeX), figures (PNG, SVG, PDF) and one page, report.html.
-
-        Args:
-            output: The folder, otherwise `report` in the comparison's.
-            target: The accuracy in (0, 1] that costs are counted to, in the place of the runs'.
-            score: The verdict's, in the place of `verdict.score`.
-            margin: The verdict's, in points, in the place of `verdict.margin`.
-
-        Returns:
-            The folder.
-
-        Raises:
-            UserError: No run is completed.
-        """
-        with available(self._given.objects), as_it_was():
-            return _report([self.path], output, target, score, margin)
-
-
-def _table(rows: Iterable[Mapping[str, Any]]) -> Rows:
-    found = [dict(row) for row in rows]
-    try:
-        import pandas
-    except ImportError:
-        return found
-    return pandas.DataFrame(found)
-
-
-def _report(
-    paths: Sequence[Path],
-    output: str | PathLike[str] | None,
-    target: float | None,
-    score: str | None,
-    margin: float | None,
-) -> Path:
-    place = None if output is None else Path(output)
-    found = reporting.report(paths, place, target=target, score=score, margin=margin)
-    for line in found.warnings:
-        warnings.warn(line.removeprefix("warning: "), stacklevel=3)
-    return found.written.folder
+        return table(rows)

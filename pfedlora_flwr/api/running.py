@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import chain, count
 from os import PathLike, fspath
@@ -26,6 +26,8 @@ from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.rows import Result
 
+Rows = Any
+"""A pandas DataFrame where pandas is installed, else a list of dicts."""
 Conf = str | PathLike[str] | Mapping[str, Any]
 """A YAML file, the name of a configuration that comes with the package, or its keys."""
 
@@ -96,7 +98,7 @@ def keep_sources(directory: Path, given: Given) -> None:
 
 def _lines(wanted: RunConfig, say: Say) -> Show:
     """Prints a line for each round that is done."""
-    directory = RunDirectory(Path(wanted.execution.output))
+    directory, say = RunDirectory(Path(wanted.execution.output)), in_place(say)
     shown = len(directory.rounds()) if wanted.execution.resume else 0
 
     def show(state: Row | None, so_far: SoFar) -> None:
@@ -111,6 +113,26 @@ def _lines(wanted: RunConfig, say: Say) -> Show:
 def saying(progress: bool) -> Say:
     """How a call prints a line: not at all without progress."""
     return _printed if progress else nothing
+
+
+def in_place(say: Say) -> Say:
+    """How it says lines of which only the last one counts: in a notebook each in the place of the
+    one before."""
+    shell = "IPython" in sys.modules and sys.modules["IPython"].get_ipython()
+    if say is nothing or not getattr(shell, "kernel", None):
+        return say
+    from IPython.display import display
+
+    shown: list[Any] = []
+
+    def update(line: str) -> None:
+        told = {"text/plain": line}
+        if shown:
+            shown[0].update(told, raw=True)
+        else:
+            shown.append(display(told, raw=True, display_id=True))
+
+    return update
 
 
 def _printed(line: str) -> None:
@@ -168,3 +190,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, PathLike):
         return fspath(value)
     return value.item() if getattr(value, "shape", None) == () else value
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> Rows:
+    """The rows as a frame, where there can be one."""
+    found = [dict(row) for row in rows]
+    try:
+        import pandas
+    except ImportError:
+        return found
+    return pandas.DataFrame(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ import click
 import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
+
+from pfedlora_flwr.ops import known
 
 _TRUE = "resume|overwrite|accept-changed-code|drop-models|all-clients|rows|dry-run"
 _WITH_VALUE = "engine|jobs|shard|redo|superlink|without|format|samples|port"
@@ -82,20 +85,34 @@ class PlainCommand(TyperCommand):
 
 
 class WithKeys(PlainCommand):
-    """A command whose help ends with every key."""
+    """A command whose help ends with every key, by part."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from pfedlora_flwr.config import all_keys
+        parts: dict[str, list[str]] = {}
+        for row in known.find_keys():
+            parts.setdefault(row["part"], []).append(assigned(row))
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(
+                "Keys for CONF and -o, with their defaults. `pfedlora keys WORD` explains those"
+                " with WORD in their name or meaning."
+            )
+        for part, told in parts.items():
+            with formatter.section(part):
+                at, line = " " * formatter.current_indent, ", ".join(told)
+                for one in textwrap.wrap(line, formatter.width - len(at), break_on_hyphens=False):
+                    formatter.write(f"{at}{one}\n")
 
-        lines = [
-            f"{k.name} = {k.text(k.default)}\n    {k.meaning} [{k.allowed}]\n"
-            for k in all_keys().values()
-        ]
-        self.epilog = (
-            "\b\nKeys for CONF and -o (name = default, meaning, allowed values):\n\n\b\n"
-            + "\n\b\n".join(lines)
-        )
-        super().format_epilog(ctx, formatter)
+
+def assigned(row: known.Row) -> str:
+    """A key with its default, as `-o` takes it."""
+    default = row["default"]
+    return f"{row['key']}={str(default).lower() if isinstance(default, bool) else default}"
+
+
+def key_names(incomplete: str) -> list[str]:
+    """The keys that begin so, for the shell."""
+    return [f"{row['key']}=" for row in known.find_keys() if row["key"].startswith(incomplete)]
 
 
 def argument(metavar: str, default: Any = ...) -> Any:

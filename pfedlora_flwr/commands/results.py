@@ -22,6 +22,7 @@ from pfedlora_flwr.ops.align import Alignment
 from pfedlora_flwr.ops.evaluate import OWN, Evaluation
 from pfedlora_flwr.ops.predict import Prediction
 from pfedlora_flwr.ops.read_inputs import Place
+from pfedlora_flwr.report.table import plain
 from pfedlora_flwr.report.write import Written
 from pfedlora_flwr.runs.rows import HeldOutRow
 from pfedlora_flwr.training.metrics import TITLES
@@ -37,7 +38,7 @@ def show_report(written: Written, out: Console) -> None:
     """The verdict, the accuracies as wide as the terminal, and where the rest is."""
     # in a file a paragraph stays one line
     out.print(written.verdict, soft_wrap=not out.is_terminal)
-    lines = [[cell.replace("**", "") for cell in line] for line in written.table.lines]
+    lines = [[plain(cell) for cell in line] for line in written.table.lines]
     columns = written.table.columns
     wide = [
         max(map(len, (*cells, *name.split()))) for name, *cells in zip(columns, *lines, strict=True)

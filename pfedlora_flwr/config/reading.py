@@ -155,7 +155,7 @@ def find_key(name: str) -> Key:
         within = [other for other in known if other.startswith(f"{name}.")]
         if within:
             raise UserError(f"{name} is a section, not a key; its keys: {', '.join(within)}")
-        raise UserError(f"unknown key {name!r}; {meant(name, known, 'see pfedlora run --help')}")
+        raise UserError(f"unknown key {name!r}; {meant(name, known, 'pfedlora keys lists all')}")
     return known[name]
 
 

@@ -78,6 +78,7 @@ def compare(
     superlink: str = "",
     say: Say = nothing,
     warn: Say = nothing,
+    ended: Say | None = None,
     watch: Watch = nothing,
 ) -> Compared:
     """Does the missing runs of a comparison, of all or of these methods, seeds and values. Raises
@@ -90,8 +91,8 @@ def compare(
     jobs: runs at once, a number; auto: one for each core, or GPU, by the local engine, one by
     flower. shard: I/N; only these runs are done here. here: whether the local engine's runs are
     done in this process, one after the other. superlink: a connection in Flower's config.toml, on
-    whose nodes the runs are done. say, warn: take lines. watch: is told how the runs
-    stand."""
+    whose nodes the runs are done. say, warn: take lines. ended: takes that of each
+    run that has ended; None: `say` does. watch: is told how the runs stand."""
     part = whole.select(methods, seeds, only)
     asked = 1 if here else _number(str(jobs))
     work = Work(part, output.absolute(), Shard.parse(shard))
@@ -139,6 +140,7 @@ def compare(
                 at_once=at_once,
                 here=here,
                 say=say,
+                ended=ended or say,
                 watch=watch,
                 network=Network(superlink, work.output) if superlink else None,
             )

@@ -29,15 +29,17 @@ def report(
     target: float | None = None,
     score: str | None = None,
     margin: float | None = None,
+    std: bool = False,
+    best: bool = False,
 ) -> Report:
     """Writes the report on runs, comparisons and folders of runs to `output`, otherwise to `report`
     in the first path. target: the accuracy in (0, 1] that costs are counted to, in the place of the
-    runs'. score, margin: of the verdict, in the place of `verdict.score` and `verdict.margin`.
-    Raises UserError."""
+    runs'. score, margin: of the verdict, in the place of `verdict.score` and `verdict.margin`. std,
+    best: as `Study` has them. Raises UserError."""
     where = absolute(output) if output else paths[0] / "report"
     asked = {"verdict.score": score, "verdict.margin": margin}
     judged: Keys = {key: value for key, value in asked.items() if value is not None}
-    written = write_report(paths, where, target, judged)
+    written = write_report(paths, where, target, judged, std=std, best=best)
     return Report(written, [*_told(paths, written.folder)])
 
 

@@ -44,6 +44,7 @@ def run_all(
     at_once: int,
     here: bool,
     say: Say,
+    ended: Say,
     watch: Watch,
     network: Network | None = None,
 ) -> Result | None:
@@ -53,7 +54,7 @@ def run_all(
     runs, in the place of an engine."""
     for run in work.with_models() if drop_models else ():
         run.directory.drop_models()
-    runs = Runs(work, speed, say, watch, drop_models, at_once)
+    runs = Runs(work, speed, say, ended, watch, drop_models, at_once)
     if network:
         runs.go_on = going_on
         return _one_by_one(runs, network.execute)
@@ -115,6 +116,7 @@ class Runs:
     work: Work
     speed: estimate.Speed
     say: Say
+    ended: Say
     watch: Watch
     drop_models: bool
     at_once: int
@@ -181,7 +183,7 @@ class Runs:
             self.work.failed[job.directory] = came
         self.count = self.work.count()
         self._ended += 1  # another one's result may be on disk already, and not yet told
-        self.say(f"{self._ended} of {self.count.of}: {job.title}: {came}")
+        self.ended(f"{self._ended} of {self.count.of}: {job.title}: {came}")
         return False
 
     def words(self) -> str:

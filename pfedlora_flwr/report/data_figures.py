@@ -4,7 +4,6 @@ representations of inputs."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from pfedlora_flwr.errors import UserError, printable
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
-from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, drawing, literal, panel, save
+from pfedlora_flwr.report.style import MARKERS, OKABE_ITO, Place, drawing, literal, panel, save
 from pfedlora_flwr.runs.completed import Run
 from pfedlora_flwr.runs.data_name import own_in_words
 from pfedlora_flwr.runs.site_names import names_told
@@ -38,7 +37,7 @@ _PALEST = 0.12
 """Opacity of a cell with one sample."""
 
 
-def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
+def histogram(study: Study, scenario: Keys, folder: Place) -> Picture:
     """Samples of each class on each client, of the first seed. Raises UserError if the data
     cannot be read."""
     run = first_run(study, scenario)
@@ -84,7 +83,7 @@ def histogram(study: Study, scenario: Keys, folder: Path) -> Picture:
     return Picture(path, f"The partition, {where}. {cell}")
 
 
-def representations(study: Study, scenario: Keys, folder: Path) -> Picture:
+def representations(study: Study, scenario: Keys, folder: Place) -> Picture:
     """t-SNE of the last layer's inputs for the clients' test samples, each through its own client's
     model; a panel a method.
 

@@ -16,7 +16,15 @@ from pfedlora_flwr.comparison.spec import short, slug
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study, tells_operations
-from pfedlora_flwr.report.style import drawing, large_numbers, legend, of_outcome, panel, save
+from pfedlora_flwr.report.style import (
+    Place,
+    drawing,
+    large_numbers,
+    legend,
+    of_outcome,
+    panel,
+    save,
+)
 from pfedlora_flwr.runs.rows import RoundRow
 from pfedlora_flwr.training.metrics import place
 
@@ -34,7 +42,7 @@ class Picture:
     caption: str
 
 
-Drawer = Callable[[Study, Keys, Path], Picture]
+Drawer = Callable[[Study, Keys, Place], Picture]
 
 
 def drawers(study: Study, scenario: Keys) -> dict[str, Drawer]:
@@ -53,7 +61,7 @@ def _told(study: Study, outcomes: Sequence[Outcome]) -> str:
     return study.score if all(score in row for row in rows if row["evaluated"]) else "accuracy"
 
 
-def curves(study: Study, scenario: Keys, folder: Path) -> Picture:
+def curves(study: Study, scenario: Keys, folder: Place) -> Picture:
     """The score against rounds, bytes and operations: the mean over seeds, the band from the lowest
     to the highest seed."""
     outcomes = study.ordered(scenario)
@@ -97,7 +105,7 @@ def _untold(outcomes: Sequence[Outcome]) -> str:
     return f"Not against operations, which are not known: {', '.join(left_out)}. "
 
 
-def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
+def boxes(study: Study, scenario: Keys, folder: Place) -> Picture:
     """The clients' scores at the end, all seeds together: a box a method, the mean as +."""
     outcomes = study.ordered(scenario)
     score = _told(study, outcomes)
@@ -139,7 +147,7 @@ def boxes(study: Study, scenario: Keys, folder: Path) -> Picture:
     )
 
 
-def robustness(study: Study, folder: Path) -> list[Picture]:
+def robustness(study: Study, folder: Place) -> list[Picture]:
     """Accuracy against every numeric key that the scenarios vary alone, one panel for each setting
     of the others."""
     names = dict.fromkeys(
@@ -150,7 +158,7 @@ def robustness(study: Study, folder: Path) -> list[Picture]:
     return [picture for name in names if (picture := _robustness(study, name, folder))]
 
 
-def _robustness(study: Study, name: str, folder: Path) -> Picture | None:
+def _robustness(study: Study, name: str, folder: Place) -> Picture | None:
     groups: dict[tuple[Any, ...], list[Keys]] = {}
     for scenario in study.scenarios:
         if name in scenario and study.in_scenario(scenario):

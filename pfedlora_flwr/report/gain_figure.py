@@ -22,7 +22,7 @@ Panel = Mapping[str, Mapping[str, Estimate]]
 """By the row's label, the differences by control, or of the method itself by `mean`."""
 
 
-def figures(study: Study, folder: Path) -> list[Picture]:
+def figures(study: Study, folder: style.Place) -> list[Picture]:
     """The methods and their controls beside Standalone, and the table's differences; none where a
     method stands beside neither."""
     score = words.gained(study.score)
@@ -39,7 +39,7 @@ def figures(study: Study, folder: Path) -> list[Picture]:
 
 def _picture(
     study: Study,
-    folder: Path,
+    folder: style.Place,
     name: str,
     differences: Differences,
     label: str,
@@ -56,7 +56,7 @@ def _picture(
     return [Picture(path, f"{text}; {bars}.")]
 
 
-def draw(panels: Mapping[str, Panel], folder: Path, name: str, label: str) -> Path:
+def draw(panels: Mapping[str, Panel], folder: style.Place, name: str, label: str) -> Path:
     """Draws a panel a title; `label` names a control in the legend. Returns the PNG's path."""
     kinds = [
         kind

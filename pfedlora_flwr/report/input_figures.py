@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from pfedlora_flwr.report import words
 from pfedlora_flwr.report.data_figures import client_ticks, data_of, first_run, names_height
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
-from pfedlora_flwr.report.style import OKABE_ITO, drawing, literal, panel, save
+from pfedlora_flwr.report.style import OKABE_ITO, Place, drawing, literal, panel, save
 from pfedlora_flwr.training.kinds import IMAGES, SERIES, TEXT, VECTORS, Kind
 
 _CLIENTS, _CLASSES, _CHANNELS, _FEATURES = 3, 8, 6, 30
@@ -44,10 +43,10 @@ class _Owned:
     mean: Values
     std: Values
     where: str
-    file: tuple[Path, str]
+    file: tuple[Place, str]
 
 
-def inputs(study: Study, scenario: Keys, folder: Path) -> Picture:
+def inputs(study: Study, scenario: Keys, folder: Place) -> Picture:
     """What some clients train on, of the first seed. Raises UserError if the data cannot be
     read."""
     run = first_run(study, scenario)

@@ -37,6 +37,10 @@ class Study:
     score: str = "accuracy"
     margin: float = 0.02
     """Of its verdict; the margin is a share."""
+    std: bool = False
+    best: bool = False
+    """Whether accuracies have their standard deviation beside the interval, and whether the best
+    and the second best are marked."""
 
     @property
     def scenarios(self) -> list[Keys]:

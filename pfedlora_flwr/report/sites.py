@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log2
-from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
 
@@ -215,7 +214,7 @@ def table(study: Study, found: Sequence[Finding]) -> Table:
     return Table("sites", "Gain by site", rows, note)
 
 
-def figures(study: Study, found: Sequence[Finding], folder: Path) -> list[Picture]:
+def figures(study: Study, found: Sequence[Finding], folder: style.Place) -> list[Picture]:
     """A line a site, from its score alone to that with the federation."""
     if (shown := chief(study, found)) is None:
         return []

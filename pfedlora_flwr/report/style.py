@@ -118,10 +118,20 @@ def remove(folder: Path, name: str) -> None:
         (folder / f"{name}.{suffix}").unlink(missing_ok=True)
 
 
-def save(figure: Figure, folder: Path, name: str) -> Path:
+class Kept(dict[str, Any]):
+    """In the place of a folder: the figures by name, not written."""
+
+
+Place = Path | Kept
+
+
+def save(figure: Figure, folder: Place, name: str) -> Path:
     """Writes `name`.png, `name`.svg and `name`.pdf (both transparent; without a date: the same data
     gives the same files); returns the first."""
     _thin(figure)
+    if isinstance(folder, Kept):
+        folder[name] = figure
+        return Path(f"{name}.png")
     figure.savefig(folder / f"{name}.svg", metadata={"Date": None}, transparent=True)
     figure.savefig(folder / f"{name}.pdf", metadata={"CreationDate": None}, transparent=True)
     figure.savefig(folder / f"{name}.png")

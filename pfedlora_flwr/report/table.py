@@ -16,10 +16,19 @@ LOSS = "▼ "
 """Before a cell that is a loss, which a page shows in red."""
 
 
+_SECOND = re.compile(r"^\*(\d[^*]*)\*")
+
+
+def plain(cell: str) -> str:
+    """A cell without marks."""
+    return _SECOND.sub(r"\1", cell.replace("**", ""))
+
+
 @dataclass(frozen=True)
 class Table:
     """A row is {heading: cell}; a heading that a row lacks is an empty cell. Cells are text,
-    `**bold**` where the best is marked; whoever wrote it, no form has a cell that acts.
+    `**bold**` where the best is marked, `*1.23*` the second best; whoever wrote it, no form has a
+    cell that acts.
 
     name: the file's.
     """
@@ -99,7 +108,8 @@ class Table:
         numeric = self.numeric
 
         def line(tag: str, cells: Sequence[str]) -> str:
-            texts = (re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell)) for cell in cells)
+            bold = (re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell)) for cell in cells)
+            texts = (_SECOND.sub(r"<u>\1</u>", cell) for cell in bold)
             kinds = (
                 " ".join(
                     kind for kind, has in (("n", right), ("loss", cell.startswith(LOSS))) if has
@@ -134,8 +144,8 @@ def markdown(cell: str) -> str:
 
 
 def _csv(cell: str) -> str:
-    plain = cell.replace("**", "")
-    return f"'{plain}" if _FORMULA.match(plain) and not _NUMBERS.fullmatch(plain) else plain
+    text = plain(cell)
+    return f"'{text}" if _FORMULA.match(text) and not _NUMBERS.fullmatch(text) else text
 
 
 _LATEX = {c: rf"\{c}" for c in "&%$#_{}"} | {
@@ -179,4 +189,5 @@ def _latex(text: str) -> str:
     """A cell in LaTeX; its marks for bold and code become commands."""
     escaped = "".join(_LATEX.get(character, character) for character in text)
     escaped = re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", escaped)
+    escaped = _SECOND.sub(r"\\underline{\1}", escaped)
     return re.sub(r"`(.+?)`", r"\\texttt{\1}", escaped)

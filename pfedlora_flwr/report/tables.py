@@ -20,7 +20,7 @@ from pfedlora_flwr.report.single_run import clients
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.completed import DIVERGED, NOT_RUN, Missing
 from pfedlora_flwr.runs.output import without_folders
-from pfedlora_flwr.training.metrics import BESIDE_ACCURACY, place
+from pfedlora_flwr.training.metrics import BESIDE_ACCURACY, place, worth
 
 _WIDE = 8
 """More scenarios than this become the rows of the accuracy table."""
@@ -92,11 +92,17 @@ def accuracy(study: Study) -> Table:
         " round of the best validation"
     )
     if len(study.runs) > 1:
-        note += (
-            "; mean ± half-width of the 95 % t-interval over seeds, or, below three seeds, each"
-            " seed's accuracy"
-        )
+        spread = "mean ± half-width of the 95 % t-interval over seeds"
+        if study.std:
+            spread = "mean ± standard deviation over seeds (95 % t-interval of the mean)"
+        note += f"; {spread}, or, below three seeds, each seed's accuracy"
     note += f".{missing}"
+    if study.best:
+        note += (
+            " Bold: a column's best mean as printed; underlined, in Markdown italic: the second."
+            " Pooled and methods that lack a seed are not marked. Whether two differ, the verdict"
+            " says."
+        )
     if len(compared) == 1 < len(scenarios):
         note += f" The columns behind the accuracies: {words.keys(compared[0])}."
     if any(paper.accuracy(o) for o in study.outcomes if o.runs):
@@ -115,8 +121,8 @@ def accuracies(study: Study) -> Table:
         row = {
             **words.names(o),
             "seeds": str(len(o.runs)),
-            "final": words.percent(measures.over_seeds(o, "accuracy/final")),
-            "max test": words.percent(measures.over_seeds(o, "accuracy/max_test")),
+            "final": words.percent(measures.over_seeds(o, "accuracy/final"), std=study.std),
+            "max test": words.percent(measures.over_seeds(o, "accuracy/max_test"), std=study.std),
             "worst client": _percent(o, "accuracy/worst"),
             "std of clients": _percent(o, "accuracy/std"),
             "− Standalone, points": words.percent(difference, sign=True, seeds=len(o.runs)),
@@ -271,7 +277,8 @@ def _accuracy_cell(study: Study, scenario: Keys, method: str) -> str:
     if not outcome.runs:
         why = next((run.reason for run in outcome.missing.values()), NOT_RUN).partition(":")[0]
         return why if why.startswith(DIVERGED) else f"– ({why})"
-    text = words.percent(measures.accuracy(outcome.runs))
+    mark = _marks(study, scenario, "accuracy").get(method, "")
+    text = f"{mark}{words.percent(measures.accuracy(outcome.runs), std=study.std)}{mark}"
     if outcome.missing:
         text += f" ({len(outcome.runs)} of {len(outcome.runs) + len(outcome.missing)} seeds"
         text += f", {outcome.diverged} diverged)" if outcome.diverged else ")"
@@ -283,12 +290,27 @@ def _score_and_cost(study: Study, scenario: Keys, method: str) -> dict[str, str]
     """The further cells of a method's accuracy, of whole runs."""
     if not (o := study.at(scenario, method)) or not o.runs:
         return {}
-    score = words.percent(measures.over_seeds(o, f"{place(study.score)}/at_best_validation"))
+    mark = _marks(study, scenario, study.score).get(method, "")
+    scored = measures.over_seeds(o, f"{place(study.score)}/at_best_validation")
+    score = f"{mark}{words.percent(scored, std=study.std)}{mark}"
     sent = sum(_average(o, f"communication/bytes_{way}") for way in ("up", "down"))
     flops = _average(o, "flops") if tells_operations(o) else math.nan
     found = {} if study.score == "accuracy" else {words.score(study.score): score}
     cost = (words.size(sent) if communicates(o) else "–", words.count(flops))
     return found | dict(zip(_COST, (*cost, words.count(_average(o, "seconds/total"))), strict=True))
+
+
+def _marks(study: Study, scenario: Keys, score: str) -> dict[str, str]:
+    """What stands before and behind the best and the second-best mean there, as printed, by
+    method."""
+    means = {
+        o.method: round(worth(score, found.mean), 4)
+        for o in study.in_scenario(scenario)
+        if study.best and o.method != registry.POOLED and not o.missing
+        if (found := measures.over_seeds(o, f"{place(score)}/at_best_validation"))
+    }
+    first = dict(zip(sorted({*means.values()}, reverse=True), ("**", "*"), strict=False))
+    return {method: first.get(mean, "") for method, mean in means.items() if len(means) > 1}
 
 
 def _claims(study: Study, ours: Outcome) -> dict[str, str]:

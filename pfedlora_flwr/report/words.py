@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 
 from pfedlora_flwr.comparison.outcome import Outcome
@@ -111,11 +112,18 @@ def uncounted(study: Study) -> str:
     return told if most > 0 else ""
 
 
-def percent(e: Estimate | None, *, sign: bool = False, seeds: int | None = None) -> str:
+def percent(
+    e: Estimate | None, *, sign: bool = False, seeds: int | None = None, std: bool = False
+) -> str:
     """`96.66 ± 0.31`, in percent (or points, with their sign); where there are too few seeds for an
-    interval, the seeds' values. seeds: how many its row is of; if it is not, it says so."""
+    interval, the seeds' values. seeds: how many its row is of; if it is not, it says so. std: `mean
+    ± standard deviation (interval)`."""
     if e is None:
         return "–"
+    if std and e.half is not None:
+        low, high = (100 * (e.mean + side * e.half) for side in (-1, 1))
+        deviation = 100 * statistics.stdev(e.values)
+        return f"{100 * e.mean:.2f} ± {deviation:.2f} ({low:.2f} to {high:.2f})"
     shown = [
         f"{100 * value:{'+' if sign else ''}.2f}"
         for value in (e.values if e.half is None else [e.mean])

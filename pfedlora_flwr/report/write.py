@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pfedlora_flwr.comparison.plan import Keys
@@ -48,13 +48,16 @@ def write_report(
     output: Path,
     target: float | None = None,
     verdict: Keys | None = None,
+    *,
+    std: bool = False,
+    best: bool = False,
 ) -> Written:
     """Writes report.md, report.html, a CSV and a LaTeX file a table, runs.csv and the figures (PNG,
     SVG, PDF) into `output`. Raises UserError.
 
-    target, verdict: as for `load`.
+    target, verdict: as for `load`. std, best: as `Study` has them.
     """
-    study = load(paths, target, verdict)
+    study = replace(load(paths, target, verdict), std=std, best=best)
     judged = decision.findings(study)
     accuracies, *others = tables.all_tables(study)
     first = [decision.table(study, judged), sites.table(study, judged), accuracies]

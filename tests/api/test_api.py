@@ -79,7 +79,7 @@ def test_keys_are_those_of_the_documents() -> None:
     with pytest.raises(UserError, match=r"adapter.hidden-dim is there twice"):
         keys_of({"adapter_hidden_dim": 1, "adapter.hidden-dim": 2}, given)
     with pytest.raises(UserError, match="unknown key 'round'; did you mean 'rounds'"):
-        pfedlora_flwr.run(round=3)
+        pfedlora_flwr.run(round=3)  # type: ignore[call-arg]
     with pytest.raises(UserError, match="seed is -1; allowed: an integer ≥ 0"):
         pfedlora_flwr.run({"seed": -1, "partition": {"kind": "iid"}})
 
@@ -341,7 +341,7 @@ def test_an_operation_has_the_same_keywords_everywhere(
     of_output = {"as_json", "all_clients", "shared", "progress", "yaml"}
     command = {*inspect.signature(getattr(cli, name)).parameters}
     assert command - read_before - of_output - {"option"} <= its
-    said = {"say", "warn", "watch", "here", "confusions"}
+    said = {"say", "warn", "ended", "watch", "here", "confusions"}
     assert its - read_before - said - {"options"} <= command
     if call is not None:
         theirs = {*inspect.signature(call).parameters}

@@ -387,7 +387,7 @@ def test_a_data_frame_goes_by_its_columns_names(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data.label-column is not used .*: data.sep, data"):
         run.predict(0, file, data_label_column="kind")
     with pytest.raises(UserError, match=r"lr is as in the run; allowed: data.label-"):
-        run.evaluate(0, f"csv:{file}", lr=1)
+        run.evaluate(0, f"csv:{file}", lr=1)  # type: ignore[call-arg]
     with pytest.raises(UserError, match=r"data-path is not used: dataset 'csv:.*' takes no"):
         run.evaluate(0, f"csv:{file}", data_path="x")
     with pytest.raises(UserError, match=r"data.sep is of a dataset: give DATA, too"):

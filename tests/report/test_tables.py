@@ -94,6 +94,33 @@ def test_accuracy_is_the_mean_over_seeds_with_its_t_interval(tmp_path: Path) -> 
     assert row(table, "FedProto")["accuracy"] == f"85.00 ± {T2 * 5.0:.2f}"
 
 
+def test_a_table_for_a_paper_has_the_deviation_and_marks_the_best_and_the_second(
+    tmp_path: Path,
+) -> None:
+    study = three_seeds(
+        tmp_path / "runs",
+        standalone=[0.88, 0.89, 0.90],
+        fedproto=[0.80, 0.85, 0.90],
+        fd=[0.88, 0.89, 0.90],
+        pfedlora=[0.90, 0.92, 0.94],
+    )
+    table = tables.accuracy(replace(study, std=True, best=True))
+    cells = {name: row(table, name)["accuracy"] for name in study.titles}
+    half, tied = T2 * 2.0, f"89.00 ± 1.00 ({89 - T2:.2f} to {89 + T2:.2f})"
+    assert cells["pFedLoRA"] == f"**92.00 ± 2.00 ({92 - half:.2f} to {92 + half:.2f})**"
+    assert cells["Standalone"] == cells["FD"] == f"*{tied}*"
+    assert "*" not in cells["FedProto"]
+    assert f"| *{tied}* |" in table.markdown()
+    assert f"<u>{tied}</u>" in table.html()
+    assert r"\underline{89.00 $\pm$ 1.00 (" in table.latex()
+    assert r"\textbf{92.00 $\pm$ 2.00 (" in table.latex()
+    assert f",{tied}," in table.csv()
+    assert "mean ± standard deviation over seeds (95 % t-interval of the mean)" in table.note
+    assert not re.search(r"\*|underlined", tables.accuracy(study).markdown())
+    one = row(tables.accuracies(replace(study, std=True)), "pFedLoRA")["final"]
+    assert one.startswith("92.00 ± 2.00 (")
+
+
 def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     """Wide intervals that overlap, and differences of 3, 4 and 5 points."""
     study = three_seeds(tmp_path, standalone=[0.50, 0.70, 0.90], pfedlora=[0.53, 0.74, 0.95])
