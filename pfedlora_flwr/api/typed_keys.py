@@ -48,6 +48,12 @@ class Keys(TypedDict, total=False):
     """a table's columns that are features, by name, in any order and among others; auto: all numeric ones but the label and the client (auto; auto, or names, separated by commas)"""
     data_drop: str | int | float | Sequence[str]
     """a table's columns that are no features; auto: none (auto; auto, or names, separated by commas)"""
+    data_missing: Literal['refuse', 'mean', 'median']
+    """a value that is missing of a feature. mean, median: that of the training rows takes its place, and with median features are centred there (refuse; refuse | mean | median)"""
+    data_categories: Literal['drop', 'one-hot']
+    """a table's columns of text that are no label. one-hot: each of a column's values becomes a feature, COLUMN=VALUE, by which data.features may name it; sites agree on all (drop; drop | one-hot)"""
+    data_class_map: str
+    """a CSV with the columns label and class: the class that each label of the data means; of a node, class-map in its node-config; empty: as they are spelt (; text)"""
     data_sep: Literal['comma', 'semicolon', 'tab', 'bar']
     """column separator of a CSV (comma; comma | semicolon | tab | bar)"""
     data_decimal: Literal['point', 'comma']
@@ -60,6 +66,10 @@ class Keys(TypedDict, total=False):
     """the column of groups, times or parts, which is no feature; of an npz file the array, of a function the entry, of that name; auto: none (auto; auto, or text)"""
     split_shares: str | int | float | Sequence[str]
     """the shares of training, validation and test (8,1,1; three integers from 1 to 99, separated by commas)"""
+    split_folds: int | Literal['auto'] | None
+    """cross-validation: each client's samples, or groups, in so many parts. split.fold is for tests, a ninth of the others for validation. A comparison runs all folds of a seed; auto: split.shares (auto; auto, or an integer ≥ 2 and ≤ 100)"""
+    split_fold: int
+    """the fold that is for tests, from 0; a comparison sets it (0; an integer ≥ 0)"""
     clients: int
     """N, the number of clients; auto, by `flwr run` in a simulation: the number of nodes (10; an integer ≥ 1 and ≤ 1e+06)"""
     clients_joined: str | int | float | Sequence[str]
@@ -110,8 +120,10 @@ class Keys(TypedDict, total=False):
     """LoRA: initialisation of A (B starts at 0): peft (Kaiming), orthogonal rows, or folder:PATH, A and B saved by peft (peft; peft | orthogonal | folder:…)"""
     lora_head: Literal['private', 'shared']
     """the head under methods that exchange LoRA: private to each client, or shared, sent and averaged as LoRA is (private; private | shared)"""
-    representation: Literal['features', 'pretrained-logits']
-    """R, the input of the head: the encoder's features, or pretrained-logits, the output of the classifier that came with the model's weights (features; features | pretrained-logits)"""
+    representation: str
+    """R, the input of the head: the encoder's features; pretrained-logits, the output of the classifier that came with the model's weights; or anchors:FILE, the features mapped onto those of one reference encoder (features; features | pretrained-logits | anchors:…)"""
+    anchors_ridge: float
+    """λ, the ridge of the map onto the reference, in mean squares of an anchor's features (0.3; a number > 0)"""
     representation_norm: Literal['none', 'layer']
     """layer: the R of a client's model without its mean and of unit variance, sample by sample; behind a neck, if there is one (none; none | layer)"""
     neck: Literal['auto', 'always']
@@ -152,6 +164,8 @@ class Keys(TypedDict, total=False):
     """gradient clipping at this norm; 0: none (0.0; a number ≥ 0)"""
     loss_weights: Literal['none', 'balanced']
     """balanced: each class of a client's training samples has the same weight in its loss (none; none | balanced)"""
+    loss_class_weights: str | int | float | Sequence[str]
+    """the weight of each class in the loss, in the order of the classes; auto: by loss.weights (auto; auto, or numbers > 0, separated by commas)"""
     loss_function: str
     """a loss of your own, `package.module:function`, of logits [B, C] and labels [B], in the place of the mean cross entropy; empty: that (; text)"""
     augment: bool
@@ -202,6 +216,8 @@ class Keys(TypedDict, total=False):
     """the score that decides: what is tuned, the round of the best validation, the verdict. Of log-loss and ece less is better; sensitivity@CLASS is a class's recall (accuracy; accuracy | balanced-accuracy | macro-f1 | auroc | average-precision | log-loss | ece | sensitivity@…)"""
     verdict_margin: float
     """points: a difference that does not matter yet, in a report's verdict (2.0; a number ≥ 0 and ≤ 100)"""
+    models_keep: Literal['last', 'best']
+    """the models that predict, evaluate, export and cards take. best: those of the round of the best validation by verdict.score (last; last | best)"""
     scores_by_class: bool
     """clients tell their test samples by true and predicted class, which shows how many of each class they have (False; true or false)"""
     min_clients: int | Literal['auto'] | None
@@ -418,6 +434,12 @@ class ReadingKeys(TypedDict, total=False):
     """a table's columns that are features, by name, in any order and among others; auto: all numeric ones but the label and the client (auto; auto, or names, separated by commas)"""
     data_drop: str | int | float | Sequence[str]
     """a table's columns that are no features; auto: none (auto; auto, or names, separated by commas)"""
+    data_missing: Literal['refuse', 'mean', 'median']
+    """a value that is missing of a feature. mean, median: that of the training rows takes its place, and with median features are centred there (refuse; refuse | mean | median)"""
+    data_categories: Literal['drop', 'one-hot']
+    """a table's columns of text that are no label. one-hot: each of a column's values becomes a feature, COLUMN=VALUE, by which data.features may name it; sites agree on all (drop; drop | one-hot)"""
+    data_class_map: str
+    """a CSV with the columns label and class: the class that each label of the data means; of a node, class-map in its node-config; empty: as they are spelt (; text)"""
     data_sep: Literal['comma', 'semicolon', 'tab', 'bar']
     """column separator of a CSV (comma; comma | semicolon | tab | bar)"""
     data_decimal: Literal['point', 'comma']
@@ -452,12 +474,17 @@ if TYPE_CHECKING:
         data_class_names: str | int | float | Sequence[str] = 'auto',
         data_features: str | int | float | Sequence[str] = 'auto',
         data_drop: str | int | float | Sequence[str] = 'auto',
+        data_missing: Literal['refuse', 'mean', 'median'] = 'refuse',
+        data_categories: Literal['drop', 'one-hot'] = 'drop',
+        data_class_map: str = '',
         data_sep: Literal['comma', 'semicolon', 'tab', 'bar'] = 'comma',
         data_decimal: Literal['point', 'comma'] = 'point',
         data_subfolders: bool = False,
         split_kind: Literal['random', 'groups', 'time', 'given'] = 'random',
         split_column: str | None = 'auto',
         split_shares: str | int | float | Sequence[str] = '8,1,1',
+        split_folds: int | Literal['auto'] | None = 'auto',
+        split_fold: int = 0,
         clients: int = 10,
         clients_joined: str | int | float | Sequence[str] = '',
         clients_left: str | int | float | Sequence[str] = '',
@@ -484,7 +511,8 @@ if TYPE_CHECKING:
         lora_dropout: float = 0.0,
         lora_init: str = 'peft',
         lora_head: Literal['private', 'shared'] = 'private',
-        representation: Literal['features', 'pretrained-logits'] = 'features',
+        representation: str = 'features',
+        anchors_ridge: float = 0.3,
         representation_norm: Literal['none', 'layer'] = 'none',
         neck: Literal['auto', 'always'] = 'auto',
         representation_width: int = 500,
@@ -505,6 +533,7 @@ if TYPE_CHECKING:
         weight_decay: float = 0.0,
         clip_norm: float = 0.0,
         loss_weights: Literal['none', 'balanced'] = 'none',
+        loss_class_weights: str | int | float | Sequence[str] = 'auto',
         loss_function: str = '',
         augment: bool = False,
         secagg_enabled: bool = False,
@@ -533,6 +562,7 @@ if TYPE_CHECKING:
         audit_uploads: bool = False,
         verdict_score: str = 'accuracy',
         verdict_margin: float = 2.0,
+        models_keep: Literal['last', 'best'] = 'last',
         scores_by_class: bool = False,
         sites: str | int | float | Sequence[str] = '',
         min_clients: int | Literal['auto'] | None = 'auto',
