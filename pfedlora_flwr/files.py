@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import io
+import json
 import os
 import secrets
 import shutil
@@ -98,6 +99,21 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes], *, durable: bool
             sync_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def from_json(text: str | bytes) -> Any:
+    """What a text in JSON says. Raises ValueError for another one, and one that nests too deeply
+    to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+
+
+def check_regular(file: Path) -> None:
+    """Raises UserError for what is there and no file: to read a pipe would wait."""
+    if file.exists() and not file.is_file():
+        raise UserError(f"{file} is no regular file: restore it")
 
 
 def absolute(path: str | os.PathLike[str]) -> Path:

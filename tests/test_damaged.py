@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.layout import check_forms
 from tests.conftest import Call, Done, made_once, run_locally
@@ -38,6 +39,8 @@ DAMAGES: dict[str, Callable[[Path, int], object]] = {
     "a pipe": lambda file, at: (file.unlink(), os.mkfifo(file)),
     "a loop": lambda file, at: (file.unlink(), file.symlink_to(file.name)),
     "gone": lambda file, at: file.unlink(),
+    "deep": lambda file, at: file.write_text("[" * 100_000),
+    "another": lambda file, at: file.write_text("[]"),
 }
 SECONDS = 60
 
@@ -112,6 +115,10 @@ def test_a_damaged_run_is_named_or_made_no_use_of(
         ("clients/0/about.json", "halved", "audit run", "clients/0/about.json cannot be read"),
         ("config.yaml", "a pipe", "list .", "config.yaml is no regular file"),
         ("clients/1/about.json", "a folder", "status run", "about.json is no regular file"),
+        ("config.yaml", "deep", "status run", "config.yaml cannot be read"),
+        ("result.json", "deep", "list .", "it nests too deeply"),
+        ("clients/0/about.json", "deep", "evaluate run --client 0", "it nests too deeply"),
+        ("server/hashes.json", "another", "status run", "server/hashes.json is damaged"),
     ],
 )
 def test_a_damaged_file_is_named(
@@ -124,6 +131,20 @@ def test_a_damaged_file_is_named(
         _, out, err = pfedlora(*words.split())
     assert expected in out + err
     assert "traceback in" not in err
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"), [("deep", "cannot be read as the plan"), ("a pipe", "no regular file")]
+)
+def test_a_damaged_plan_of_a_comparison_is_named(
+    damage: str, expected: str, pfedlora: Call
+) -> None:
+    plan = Path("comparison") / "plan.json"
+    Plan("a name", (0,), 0, ()).write(plan.parent)
+    DAMAGES[damage](plan, 0)
+    with no_longer(SECONDS):
+        code, _, err = pfedlora("report", "comparison")
+    assert (code, expected in err) == (2, True), err
 
 
 def test_a_file_that_a_run_removes_meanwhile_is_not_damaged(

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from rich.console import Console
 from pfedlora_flwr import config
 from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.observers import observer
 from pfedlora_flwr.observers.observer import Observer, Observers
 from pfedlora_flwr.observers.registry import observers_of
 from pfedlora_flwr.observers.scalars import scalars
@@ -184,3 +187,44 @@ def test_an_observers_reason_stops_a_run_which_goes_on_to_the_same_bits(tmp_path
     assert conclude(result, "", Console(quiet=True), Console(quiet=True), "") == 75
     extend(stopped.output, 6)
     assert facts(stopped) == facts(whole)
+
+
+class Asking(Observer):
+    """Asks a server that takes connections and answers none."""
+
+    asked = 0
+
+    def begin(self, keys: Any) -> None:
+        type(self).asked += 1
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), timeout=0.2) as connection,
+        ):
+            connection.recv(1)
+
+    def round(self, row: RoundRow) -> str | None:
+        self.begin({})
+        return None
+
+    end = begin
+
+
+@pytest.mark.slow
+def test_a_tracker_that_cannot_write_or_does_not_answer_costs_a_run_one_wait_and_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer, "_PATIENCE", 0.1)
+    keys = KEYS | {"observers": f"tensorboard,{__name__}:Asking"}
+    assert run_locally(tmp_path / "run", keys | {"rounds": 1}).code == 0
+    events = RunDirectory(tmp_path / "run").events
+    shutil.rmtree(events)
+    events.touch()
+    done = run_locally(tmp_path / "run", keys | {"rounds": 2, "resume": True})
+    assert (done.code, done.result["rounds"], Asking.asked) == (0, 2, 2)  # once a start
+    told = done.result["observers"]
+    assert {name: why.split(":")[0] for name, why in told.items()} == {
+        "tensorboard": "FileExistsError",
+        f"{__name__}:Asking": "TimeoutError",
+    }
+    log = (done.output / "logs" / "run.log").read_text()
+    assert log.count("failed, and the run continues") == 2

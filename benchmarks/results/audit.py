@@ -36,8 +36,6 @@ FIGURES = {
     "sum": "classes/sum/auc",
     "samples": "membership/auc",
     "samples, own encoder": "membership/bound/auc",
-    "samples, low": "membership/low",
-    "samples, high": "membership/high",
     "samples, rate": "membership/tpr_at_1pct",
     **{f"row norm, round {n}": f"classes/rounds/{n}/row norm" for n in range(1, 5)},
 }

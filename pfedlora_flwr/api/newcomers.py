@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -18,7 +17,7 @@ from pfedlora_flwr.api.results import Run
 from pfedlora_flwr.api.running import keys_of
 from pfedlora_flwr.api.typed_keys import AdaptKeys, DataKeys, ReadingKeys, named
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.files import absolute
+from pfedlora_flwr.files import absolute, from_json
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.ops import adapt as adapting
 from pfedlora_flwr.runs.rows import HeldOutRow
@@ -96,7 +95,7 @@ def found(path: Path, given: Given, names: Mapping[str, object]) -> Newcomer | N
     if not file.is_file():
         return None
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = from_json(file.read_text(encoding="utf-8"))
         if missing := HeldOutRow.__required_keys__ - result.keys():
             raise ValueError(f"it has no {missing}")
         about = ClientStore(path / str(int(result["client"]))).about()

@@ -11,7 +11,7 @@ from typing import Any
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import KEYS
-from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.files import check_regular, from_json, write_atomically
 from pfedlora_flwr.keys import Scalar
 
 Keys = dict[str, Scalar]
@@ -80,8 +80,9 @@ class Plan:
         file = directory / _FILE
         if not file.exists():
             return None
+        check_regular(file)
         try:
-            saved = json.loads(file.read_text(encoding="utf-8"))
+            saved = from_json(file.read_text(encoding="utf-8"))
             return cls(
                 saved["name"],
                 tuple(saved["seeds"]),

@@ -4,7 +4,6 @@ which downloads them if there is no `data-path`."""
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from pfedlora_flwr.data.cache import downloads
 from pfedlora_flwr.data.source import SIZE, Arrays, Reading
 from pfedlora_flwr.errors import UserError, first_line
-from pfedlora_flwr.files import made
+from pfedlora_flwr.files import from_json, made
 
 TORCHVISION_REMEDY = "install both from one index: pip install --force-reinstall torch torchvision"
 """What to do where torchvision cannot be imported: most often it was built for another PyTorch than
@@ -160,7 +159,7 @@ CIFAR100 = Cifar(
 def _hub_names(metadata: dict[bytes, bytes] | None, column: str) -> list[str] | None:
     """The class names that the public hub's copies carry in their schema."""
     try:
-        return json.loads((metadata or {})[b"huggingface"])["info"]["features"][column]["names"]
+        return from_json((metadata or {})[b"huggingface"])["info"]["features"][column]["names"]
     except (KeyError, ValueError, TypeError):
         return None
 

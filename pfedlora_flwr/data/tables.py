@@ -3,7 +3,6 @@ numeric columns are features, or one column is text."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -26,7 +25,7 @@ from pfedlora_flwr.data.source import (
     Reading,
 )
 from pfedlora_flwr.errors import UserError, apart, counted, first_line, kind, some
-from pfedlora_flwr.files import BEGIN, disguised
+from pfedlora_flwr.files import BEGIN, disguised, from_json
 from pfedlora_flwr.training.kinds import BYTES_A_TOKEN
 
 if TYPE_CHECKING:
@@ -239,7 +238,7 @@ def feature_names_of(
 def _index_of(table: pa.Table) -> list[str]:
     """The named columns that pandas says are its row index."""
     try:
-        about = json.loads((table.schema.metadata or {})[b"pandas"])
+        about = from_json((table.schema.metadata or {})[b"pandas"])
         names = [name for name in about["index_columns"] if isinstance(name, str)]
     except (KeyError, TypeError, ValueError):  # another program's
         return []

@@ -3,7 +3,6 @@ the fields, as in `messages.py`."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from pfedlora_flwr.data.local import more_classes
 from pfedlora_flwr.errors import printable, short
 from pfedlora_flwr.federation.messages import LONGEST_WORD, withheld_in
+from pfedlora_flwr.files import from_json
 from pfedlora_flwr.runs.provenance import TOLD, told_versions
 from pfedlora_flwr.version import WIRE, __version__
 
@@ -55,8 +55,8 @@ class Claim:
             told = metrics["classes"], metrics.get("columns", "[]")
             if max(map(len, told)) > _LONGEST_NAMES:
                 raise ValueError
-            classes, columns = map(json.loads, told)
-        except (KeyError, TypeError, ValueError, RecursionError):
+            classes, columns = map(from_json, told)
+        except (KeyError, TypeError, ValueError):
             classes = columns = None
         lists = isinstance(classes, list) and isinstance(columns, list)
         if type(number) is not int or not isinstance(partition, str) or not lists:
@@ -92,8 +92,8 @@ class Claim:
 def _versions(text: object) -> dict[str, str]:
     """What a node says of its packages, by name. Raises ValueError for what no client says."""
     try:
-        found = json.loads(str(text)[:_LONGEST_BASE])
-    except (ValueError, RecursionError):
+        found = from_json(str(text)[:_LONGEST_BASE])
+    except ValueError:
         found = None
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
         raise ValueError("its versions are none that a client tells")

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from pfedlora_flwr.errors import UserError, short
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.files import from_json
 from pfedlora_flwr.methods.method import PREDICTORS, Diverged, Refused, is_predictor
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.clear import FIGURES, in_the_clear
@@ -52,8 +53,8 @@ def count(value: Any, what: str, low: int = 0, high: int = LARGEST_COUNT) -> int
 
 def _json(value: Any, what: str, kind: type) -> Any:
     try:
-        found = json.loads(value)
-    except (TypeError, ValueError, RecursionError) as error:
+        found = from_json(value)
+    except (TypeError, ValueError) as error:
         raise Refused(f"{what} cannot be read ({type(error).__name__})") from None
     if type(found) is not kind:
         raise Refused(f"{what} are {short(found)}")

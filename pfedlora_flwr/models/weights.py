@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.deadline import within
 from pfedlora_flwr.errors import UserError, first_line, some
-from pfedlora_flwr.files import Stamp, stamp_of
+from pfedlora_flwr.files import Stamp, from_json, stamp_of
 
 logger = logging.getLogger(__name__)
 State = dict[str, Tensor]
@@ -46,7 +45,7 @@ def _constants_of(stamp: Stamp) -> tuple[tuple[float, ...], tuple[float, ...]] |
             told = stored.metadata() or {}
         if not {"architecture", "preprocessing"} <= told.keys():
             return None  # not ours
-        mean, std = (tuple(map(float, json.loads(told[key]))) for key in ("mean", "std"))
+        mean, std = (tuple(map(float, from_json(told[key]))) for key in ("mean", "std"))
         return mean, std
     except (OSError, safetensors.SafetensorError, ValueError, KeyError, TypeError):
         return None

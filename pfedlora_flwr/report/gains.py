@@ -42,6 +42,14 @@ def shared(study: Study) -> list[Keys]:
     return [s for s in found if any(s | {"sharing": kind} in study.scenarios for kind in CONTROLS)]
 
 
+def same_data(study: Study, scenario: Keys) -> bool:
+    """Whether, seed by seed, the methods of a scenario and their controls had the same data."""
+    where = [scenario]
+    if scenario.get("sharing") == "mean":
+        where += [scenario | {"sharing": kind} for kind in CONTROLS]
+    return measures.same_data([o for there in where for o in study.in_scenario(there)])
+
+
 def methods(study: Study, scenario: Keys) -> list[Outcome]:
     """The methods there, except for the references."""
     return [o for o in study.ordered(scenario) if o.method not in ("standalone", registry.POOLED)]

@@ -25,6 +25,7 @@ from typing import Any
 from scipy.stats import t as student
 
 from pfedlora_flwr.comparison.outcome import Outcome
+from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.cost import sample_flops
 from pfedlora_flwr.runs.completed import Run
@@ -144,8 +145,16 @@ def _one_partition(*of_methods: Mapping[int, Run]) -> bool:
     seen: dict[int, set[str]] = {}
     for runs in of_methods:
         for seed, run in runs.items():
-            seen.setdefault(seed, set()).add(str(run.result["partition"]))
+            seen.setdefault(seed, set()).add(_data_of(run))
     return all(len(fingerprints) == 1 for fingerprints in seen.values())
+
+
+def _data_of(run: Run) -> str:
+    """The partition, which has the values; of sites' own data how many test samples each has."""
+    told = run.result["partition"]
+    if told == OWN:
+        told += str(sorted((k, row["test"]) for k, row in run.result["per_client"].items()))
+    return str(told)
 
 
 @dataclass(frozen=True)

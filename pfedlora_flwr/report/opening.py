@@ -11,7 +11,7 @@ from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data import registry as sources
 from pfedlora_flwr.errors import UserError, counted
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.report import decision, measures, sites, words
+from pfedlora_flwr.report import decision, gains, measures, sites, words
 from pfedlora_flwr.report.data_figures import data_of
 from pfedlora_flwr.report.decision import Finding
 from pfedlora_flwr.report.load import Study
@@ -44,13 +44,12 @@ def _compared(study: Study, found: Sequence[Finding]) -> list[str]:
     """What the intervals of the paired differences say; below three seeds nothing but the values.
     Accuracy is that at best validation."""
     compared = decision.compared(study)
+    if not all(measures.same_data(study.in_scenario(scenario)) for scenario in compared):
+        return ["Methods of a scenario did not have the same data, so nothing is concluded."]
+    if not compared and not all(gains.same_data(study, s) for s in gains.shared(study)):
+        return ["With and without sharing the data are not the same, so nothing is concluded."]
     if not compared and not found:
         return [_alone(study)]
-    if not all(measures.same_data(study.in_scenario(scenario)) for scenario in compared):
-        return [
-            "The methods of a scenario did not all have the same partition, so nothing is"
-            " concluded."
-        ]
     run = {o.method for scenario in compared for o in study.in_scenario(scenario) if o.runs}
     if len(run) < 2 and not found:
         return ["Of no two methods runs are completed, so nothing is concluded."]

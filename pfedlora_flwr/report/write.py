@@ -17,9 +17,9 @@ from pfedlora_flwr.report import (
     decision,
     figures,
     gain_figure,
+    gains,
     held_out,
     input_figures,
-    measures,
     opening,
     sites,
     style,
@@ -137,17 +137,14 @@ def _notes(study: Study) -> list[str]:
             f"**The runs were made by {len(made)} versions of the code (Commit, above), which may"
             " not compute the same.**"
         )
-    if len(study.methods) == 1:
+    if len(study.methods) == 1 and not gains.shared(study):
         return lines
-    paired = all(
-        measures.same_data([o for o in study.outcomes if o.scenario == s]) for s in study.scenarios
-    )
     lines.append(
-        "Within a scenario and seed all methods had the same partition."
-        if paired
+        "Within a scenario and seed all runs had the same data."
+        if all(gains.same_data(study, s) for s in study.scenarios)
         else (
-            "**The methods of a scenario did not all have the same partition: their differences are"
-            " not paired.**"
+            "**The runs of a scenario, with its controls, did not all have the same data: their"
+            " differences are not paired.**"
         )
     )
     return lines

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.files import from_json
 
 
 class Attack(TypedDict):
@@ -114,7 +114,7 @@ def read_audit(path: Path) -> Audit | None:
     is none."""
     advice = "remove it, and pfedlora audit makes it anew"
     try:
-        found = json.loads(path.read_bytes())
+        found = from_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

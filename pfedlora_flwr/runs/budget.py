@@ -15,7 +15,7 @@ from typing import Any
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.files import from_json, write_atomically
 from pfedlora_flwr.runs.accountant import epsilon, finite, planned, planned_noise
 from pfedlora_flwr.runs.rows import EarlierRun, FailedVisitRow, VisitRow
 
@@ -131,7 +131,7 @@ def carry(
     if counts_on(was, e) and path.exists():
         record = read_record(path, _what(path)) | {"fingerprint": e.fingerprint()}
     else:
-        record = json.loads(replaced(path, spent_by_lines(was, visits)) or b"{}")
+        record = from_json(replaced(path, spent_by_lines(was, visits)) or b"{}")
     earlier = [*before, *record.get("earlier", [])]
     if earlier or record:
         write_atomically(here, json.dumps(record | {"earlier": earlier}).encode())
@@ -194,7 +194,7 @@ def read_record(path: Path, what: str) -> dict[str, Any]:
     """What such a file says; empty if there is none. Raises UserError, by the name `what`, for a
     damaged one."""
     try:
-        found = json.loads(path.read_text()) if path.exists() else {}
+        found = from_json(path.read_text()) if path.exists() else {}
     except ValueError:
         found = None
     if not isinstance(found, dict):

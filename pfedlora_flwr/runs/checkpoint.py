@@ -17,7 +17,7 @@ import safetensors.torch
 from torch import Tensor
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.files import write_atomically
+from pfedlora_flwr.files import from_json, write_atomically
 from pfedlora_flwr.rng import SERVER
 from pfedlora_flwr.runs.ledger import Cost
 
@@ -304,12 +304,10 @@ class Checkpoints:
         seal, payload = whole[:64], whole[64:]
         if hashlib.sha256(payload).hexdigest().encode() != seal:
             raise ValueError("its checksum differs")
-        metadata = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])[
-            "__metadata__"
-        ]
+        metadata = from_json(payload[8 : 8 + int.from_bytes(payload[:8], "little")])["__metadata__"]
         tensors = safetensors.torch.load(payload)
         return ServerState.from_json(
-            json.loads(metadata["state"]), {n: tensors[n] for n in json.loads(metadata["order"])}
+            from_json(metadata["state"]), {n: tensors[n] for n in from_json(metadata["order"])}
         )
 
 

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, BinaryIO
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.files import sync_folder, whole_lines, write_atomically
+from pfedlora_flwr.files import from_json, sync_folder, whole_lines, write_atomically
 from pfedlora_flwr.runs.rows import RoundRow, accuracy_of
 
 RECENT = 5
@@ -31,7 +31,7 @@ def read_rows(path: Path, needed: Set[str]) -> Iterator[Any]:
     with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             try:
-                row = json.loads(line)
+                row = from_json(line)
                 if lacks := needed - set(row if isinstance(row, dict) else ()):
                     raise ValueError(f"it lacks {', '.join(sorted(lacks))}")
             except ValueError as error:
@@ -111,7 +111,7 @@ class Tail:
             stream.seek(self._read)
             for line in whole_lines(stream):
                 try:
-                    self._take(json.loads(line))
+                    self._take(from_json(line))
                 except (ValueError, KeyError, TypeError):
                     break
                 self._read, self._last = self._read + len(line), line

@@ -19,6 +19,8 @@ import yaml
 
 from pfedlora_flwr.version import __version__
 
+_DEEPEST = 50
+"""Levels of a configuration file."""
 _OWN = "pfedlora-flwr"
 TOLD = (_OWN, "flwr", "torch")
 """Of which a server's and its nodes' versions must go together."""
@@ -48,7 +50,13 @@ def read_config(config: Path) -> Any:
     """What a run's configuration file holds, by YAML's own reader in C where there is one. Raises
     OSError, ValueError or yaml.YAMLError."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(config.read_text(encoding="utf-8"), loader)
+    text, depth = config.read_text(encoding="utf-8"), 0
+    for event in yaml.parse(text, loader):  # to build what nests deeply would end the process
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError("it nests too deeply")
+    return yaml.load(text, loader)
 
 
 def read_about(config: Path) -> dict[str, Any]:

@@ -4,13 +4,12 @@ name."""
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.files import file_sha256, stamp_of
+from pfedlora_flwr.files import file_sha256, from_json, stamp_of
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.lines import read_rows
 from pfedlora_flwr.runs.rows import Result, Status
@@ -28,7 +27,7 @@ def read_result(path: Path, format: int, hashes: Path | None = None) -> Result |
     advice = "remove it; resume=true creates it again"
     try:
         held = path.read_bytes()
-        found = json.loads(held)
+        found = from_json(held)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
@@ -72,14 +71,17 @@ def check_told(path: Path, last: int, result: Result, hashes: Path | None = None
 
 def _hashes(path: Path | None) -> dict[str, object]:
     """SHA-256 by a file's name; empty where there are none."""
-    found = read_json(path) if path else None
-    return found if isinstance(found, dict) else {}
+    if not (path and path.exists()):
+        return {}
+    if not isinstance(found := read_json(path), dict):
+        raise UserError(f"{path} is damaged; remove it: then no checksum is compared")
+    return found
 
 
 def read_json(path: Path) -> Any:
     """What a file that is only there to be watched holds, or None."""
     try:
-        return json.loads(path.read_bytes())
+        return from_json(path.read_bytes())
     except (OSError, ValueError):
         return None
 

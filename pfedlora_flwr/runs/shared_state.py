@@ -22,7 +22,7 @@ from pfedlora_flwr.data.local import (
 from pfedlora_flwr.data.normalisation import Constants
 from pfedlora_flwr.errors import UserError, kind
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.files import check_replaceable, make_folder, tensors_sha256
+from pfedlora_flwr.files import check_replaceable, from_json, make_folder, tensors_sha256
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.lora_residual import LEFT, RIGHT
 from pfedlora_flwr.methods.method import Method, Tensors
@@ -118,7 +118,7 @@ def read(file: Path) -> SharedState:
             f"{file} holds no shared state; `pfedlora export RUN --shared --output FILE` writes one"
         )
     try:
-        return _read(tensors, json.loads(metadata["about"]))
+        return _read(tensors, from_json(metadata["about"]))
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
         if isinstance(error, UserError):  # a key that is not known here
             raise

@@ -15,7 +15,7 @@ import safetensors.torch
 from torch import Tensor
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.files import tensors_sha256, write_atomically
+from pfedlora_flwr.files import from_json, tensors_sha256, write_atomically
 from pfedlora_flwr.runs.checkpoint import Counts
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class ClientStore:
     def counts(self, version: int) -> Counts | None:
         """What the evaluation of `version` counted, as it was saved with it; None where there was
         none."""
-        found = json.loads(self._metadata(version)["counts"])
+        found = from_json(self._metadata(version)["counts"])
         return Counts.of(found) if found else None
 
     def base(self, version: int) -> str:
@@ -135,7 +135,7 @@ class ClientStore:
         """What `write_about` wrote. Raises UserError when it is missing or damaged."""
         path = self.folder / ABOUT
         try:
-            found = json.loads(path.read_text())
+            found = from_json(path.read_text())
             lacks = [name for name in _ABOUT if name not in found]
         except (OSError, ValueError, TypeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error

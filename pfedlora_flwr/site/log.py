@@ -17,6 +17,7 @@ from flwr.app import RecordDict
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.wire import size_of
+from pfedlora_flwr.files import from_json
 from pfedlora_flwr.site.policy import Policy
 
 _DAY = 86400.0
@@ -54,7 +55,7 @@ class Log:
         with self.path.open(encoding="utf-8") as stream:
             for number, text in enumerate(stream, 1):
                 try:
-                    line = json.loads(text)
+                    line = from_json(text)
                     whole = line["before"] == before and line["hash"] == _hash(line)
                 except (ValueError, KeyError, TypeError):
                     whole = False
@@ -99,7 +100,7 @@ class Log:
                 tail = stream.read()
         lines = tail.splitlines()
         try:
-            return str(json.loads(lines[-1])["hash"]) if lines else ""
+            return str(from_json(lines[-1])["hash"]) if lines else ""
         except (ValueError, KeyError, TypeError):
             raise OSError(0, f"{self.path} is damaged") from None
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pfedlora_flwr.report import decision, opening, sites, tables
+from pfedlora_flwr.data.local import OWN
+from pfedlora_flwr.report import decision, opening, sites, tables, write
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.runs import directory
 from tests.report.made import make_run
@@ -223,8 +224,36 @@ def test_nothing_is_concluded_from_methods_with_other_data(tmp_path: Path) -> No
     concluded(tmp_path, standalone=[0.5, 0.6, 0.7])
     make_run(tmp_path / "other", [0.1, 0.9], [0.9, 0.9], method="fd", partition="another")
     assert opening.conclusion(load([tmp_path])).endswith(
-        "did not all have the same partition, so nothing is concluded."
+        "did not have the same data, so nothing is concluded."
     )
+
+
+@pytest.mark.parametrize(
+    ("partitions", "test", "told"),
+    [
+        (("a", "a"), (10, 10), "Better than pFedLoRA without sharing"),
+        (("a", "b"), (10, 10), "With and without sharing the data are not the same"),
+        ((OWN, OWN), (10, 10), "Better than pFedLoRA without sharing"),
+        ((OWN, OWN), (10, 11), "With and without sharing the data are not the same"),
+    ],
+)
+def test_a_run_is_beside_a_control_on_the_same_data_alone(
+    tmp_path: Path, partitions: tuple[str, str], test: tuple[int, int], told: str
+) -> None:
+    """Of sites' own data their test parts tell whether they grew."""
+    for sharing, mean, partition, count in zip(
+        ("mean", "none"), (0.6, 0.5), partitions, test, strict=True
+    ):
+        for seed in range(3):
+            keys = {"method": "pfedlora", "seed": seed, "sharing": sharing}
+            run = tmp_path / f"{sharing}-{seed}"
+            ends = [0.1, mean + seed / 100 * (mean > 0.5)]
+            make_run(run, ends, [mean, 0.5], partition=partition, **keys)
+            file = run / "result.json"
+            file.write_text(file.read_text().replace('"test": 10', f'"test": {count}'))
+    study = load([tmp_path])
+    assert opening.conclusion(study).startswith(told)
+    assert ("differences are not paired" in write._notes(study)[-1]) == told.startswith("With and")
 
 
 def test_methods_that_several_versions_of_ones_code_ran_are_named(tmp_path: Path) -> None:
