@@ -522,25 +522,19 @@ def align(
     from pfedlora_flwr import config
     from pfedlora_flwr.commands.results import show_alignment
     from pfedlora_flwr.ops.align import align as aligned
-    from pfedlora_flwr.ops.align import write_anchors
 
     of_conf = config.read_run(config.find_conf(conf)) if conf is not None else {}
     keys = config.run_config(of_conf | config.parse_overrides(option or []))
-    if anchors is not None:
-        if reference is None or output is None:
-            raise UserError("--anchors needs --reference MODEL and --output FILE")
-        count = write_anchors(
-            keys,
-            anchors,
-            reference,
-            output,
-            samples=samples,
-            licence=licence,
-            overwrite=overwrite,
-        )
-        out.print(f"{count} anchors written to {output}")
-        return
-    found = aligned(keys, samples=samples, basis=basis, overwrite=overwrite)
+    found = aligned(
+        keys,
+        samples=samples,
+        basis=basis,
+        anchors=anchors,
+        reference=reference,
+        output=output,
+        licence=licence,
+        overwrite=overwrite,
+    )
     if as_json:
         print(json.dumps(found, indent=1))
     else:

@@ -195,3 +195,5 @@ def show_alignment(found: Alignment, out: Console) -> None:
         out.print(f"warning: {name}: {RANDOM_WEIGHTS}", soft_wrap=True)
     if found["directions"]:
         out.print(f"{found['directions']} principal directions written")
+    if found["anchors"]:
+        out.print(f"{found['anchors']} anchors written")

@@ -16,10 +16,10 @@ from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.data.local import models_own
 from pfedlora_flwr.data.partition import few, places_in_class
 from pfedlora_flwr.data.setup import DataSetup
-from pfedlora_flwr.errors import wrong
+from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.files import check_replaceable, make_folder
-from pfedlora_flwr.keys import AUTO
+from pfedlora_flwr.keys import AUTO, Scalar
 from pfedlora_flwr.models import anchored, registry
 from pfedlora_flwr.models import basis as directions_of
 from pfedlora_flwr.models.encoded import kept
@@ -49,16 +49,35 @@ class Alignment(TypedDict):
     samples: int  # on which they were compared
     classes: int  # of the data
     directions: int  # principal directions that were written to --basis
+    anchors: int  # that were written to --output
     chance: float  # the accuracy by chance, 1 / classes
 
 
 def align(
-    config: RunConfig, *, samples: int, basis: Path | None = None, overwrite: bool = False
+    config: RunConfig,
+    *,
+    samples: int,
+    basis: Path | None = None,
+    anchors: str | None = None,
+    reference: str | None = None,
+    output: Path | None = None,
+    licence: str = "",
+    overwrite: bool = False,
 ) -> Alignment:
     """Of the different models of a run, as they begin, on at most `samples` samples of its dataset,
     drawn from its classes in turn. Raises UserError.
 
-    basis: where the principal directions of what they see are written, for `adapter.basis`."""
+    basis: where the principal directions of what they see are written, for `adapter.basis`.
+    anchors: a dataset of which as many inputs, and what the model `reference` makes of them, are
+    written to `output` first, with the `licence` of the inputs. The models are then those of
+    representation=anchors:OUTPUT, or without keys that name some the reference alone."""
+    written = 0
+    if anchors is not None:
+        if reference is None or output is None:
+            raise UserError("anchors is set; expected reference=MODEL and output=FILE, too")
+        check_replaceable(output, overwrite=overwrite, option="output")
+        written = _write_anchors(config, anchors, reference, output, samples, licence)
+        config = _by_anchors(config, anchors, reference, output)
     if basis is not None:
         check_replaceable(basis, overwrite=overwrite, option="basis")
     e = config.experiment.replace(train="head", neck="auto")
@@ -103,27 +122,25 @@ def align(
         "samples": len(chosen),
         "classes": dataset.classes,
         "directions": directions,
+        "anchors": written,
         "chance": 1 / dataset.classes,
     }
 
 
-def write_anchors(
-    config: RunConfig,
-    data: str,
-    reference: str,
-    output: Path,
-    *,
-    samples: int,
-    licence: str = "",
-    overwrite: bool = False,
-) -> int:
-    """Writes up to so many inputs of the dataset `data`, drawn at random, and what the model
-    `reference` makes of them, for representation=anchors:FILE; how many. Its labels are not used.
+def _by_anchors(config: RunConfig, data: str, reference: str, file: Path) -> RunConfig:
+    """The run with models that are mapped by these anchors."""
+    changes: dict[str, Scalar] = {"representation": f"anchors:{file.absolute()}", "train": "head"}
+    if config.experiment.models is None:
+        changes |= {"models": reference, "dataset": data}
+    return run_config(config.flat() | changes)
 
-    config: how data is read (image-size, max-tokens, data-path). licence: of the inputs, kept in
-    the file. Raises UserError."""
-    check_replaceable(output, overwrite=overwrite, option="output")
-    changes = {"dataset": data, "models": reference, "classes": AUTO, "input-shape": AUTO}
+
+def _write_anchors(
+    config: RunConfig, data: str, reference: str, output: Path, samples: int, licence: str
+) -> int:
+    """Writes up to so many inputs of the dataset `data`, drawn at random, with what the reference
+    makes of them; how many. config: how data is read."""
+    changes = {"dataset": data, "models": reference, "classes": AUTO, "data.class-names": AUTO}
     flat = config.flat() | changes | {"representation": "features", "train": "head"}
     e = run_config(flat | {"representation-norm": "none"}).experiment
     setup = DataSetup(e, config.execution.data_path)

@@ -41,7 +41,7 @@ def written(pfedlora: Call, models: str, *more: str) -> str:
     words = ("--anchors", "synthetic:150", "--reference", models.split(",")[0])
     code, out, err = pfedlora("align", *words, "--samples", "90", "--output", "a.anchors", *more)
     assert code == 0, err
-    assert "90 anchors written to a.anchors" in out
+    assert "90 anchors written" in out
     return f"anchors:{Path('a.anchors').absolute()}"
 
 
@@ -85,6 +85,22 @@ def test_representations_of_all_models_are_the_reference_s_as_far_as_anchors_tel
             "last.bias",
         ]
     assert max(away.values()) < 0.05, away
+
+
+def test_the_command_shows_how_common_coordinates_are_afterwards(
+    where: Path, pfedlora: Call
+) -> None:
+    models = ",".join(base(where, name) for name in NAMES)
+    words = ("-o", f"models={models}", "-o", "dataset=synthetic:200", "--json")
+    alone = json.loads(pfedlora("align", *words, "--samples", "100")[1])
+    assert alone["accuracy"][0][1] is None, "features of two widths"
+    told = ("--anchors", "synthetic:150", "--reference", models.split(",")[0], "--output", "a")
+    code, out, err = pfedlora("align", *words, *told, "--samples", "100")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["anchors"] == 100
+    assert found["widths"] == [alone["widths"][0]] * 2
+    assert found["correlation"][0][1] > 0.3
 
 
 @pytest.mark.parametrize("method", ["fedlda", "fedproto", "pfedlora_plus"])
@@ -146,6 +162,7 @@ def test_what_cannot_be_anchors_is_one_line(where: Path, pfedlora: Call) -> None
     few = ("--anchors", "synthetic:150", "--reference", models, "--output", "b", "--samples", "9")
     assert pfedlora("align", *few)[2] == "error: 9 anchors; allowed: at least 10\n"
     code, _, err = pfedlora("align", "--anchors", "synthetic:150", "--reference", "cnn1")
-    assert (code, err) == (2, "error: --anchors needs --reference MODEL and --output FILE\n")
+    assert code == 2
+    assert "anchors is set; expected reference=MODEL and output=FILE, too" in err
     with permissions.held(permissions.of_server()), pytest.raises(UserError, match="names"):
         check_allowed(ModelSpec("cnn1", "head", kind))
