@@ -1,73 +1,132 @@
-"""One liar of ten clients: the other nine's mean test accuracy, by method, rule and lie.
+"""What clients that lie cost the honest ones, by method, rule and lie: rows for
+docs/results/attacks.
 
-    python -m benchmarks.attacks [fedavg,pfedlora [KEY=VALUE ...]]
+    python -m benchmarks.attacks ROWS.csv [--seeds 3] [--methods fedavg,pfedlora] [KEY=VALUE ...]
 
-The embedded digits, iid, ten clients, a linear layer and a head; client 0 trains honestly and sends
-its update so many times, with the n_k that it likes (`LIES` of tests/federation/malice.py)."""
+The embedded digits, a linear layer and a head. The first clients lie (`LIES` of
+tests/federation/malice.py): they train, and send something else, through the whole path of a
+message. A line of ROWS.csv that is there already is not done again."""
 
 from __future__ import annotations
 
+import argparse
+import csv
 import logging
-import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from pfedlora_flwr.config import parse_overrides
+import torch
+
+from pfedlora_flwr.config import parse_overrides, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.federation.malice import LIES, simulate
+from tests.federation.malice import FLIPPED, LAZY, LIES, simulate
 
+METHODS = ("fedavg", "pfedlora", "pfedlora_plus", "fedproto")
+RATES = {"fedproto": 0.003}
+"""Where it does not learn at the default one."""
+BOUND = "mean, max-weight 3"
 RULES: dict[str, dict[str, object]] = {
     "mean": {},
-    "mean, max-weight 3": {"max-weight": 3},
+    BOUND: {"max-weight": 3},
     "median": {"aggregation": "median"},
     "trimmed mean": {"aggregation": "trimmed-mean"},
     "krum": {"aggregation": "krum"},
 }
-ATTACKS = ("", *(name for name in LIES if name.startswith("turned")))
+CLAIM = "turned, a million samples"
+ATTACKS = ("turned", "turned, nine times", "turned, ninety times", CLAIM, FLIPPED)
 KEYS: dict[str, Any] = {
-    "clients": 10,
     "rounds": 6,
     "local-epochs": 2,
     "models": "tests.methods.narrow:Narrow",
-    "min-success": 0.8,
     "evaluate-every": 6,
 }
+TEN = KEYS | {"clients": 10, "min-success": 0.8}
+FIVE = KEYS | {"clients": 5, "min-success": 0.4}
+DIRICHLET = {"partition.kind": "dirichlet", "partition.alpha": 0.5}
+CELL = ("method", "rule", "lie", "liars", "clients", "seed")
+COLUMNS = (*CELL, "accuracies", "refused_honest", "refused_liars", "ended", "seconds")
+"""accuracies: of each client after its last training, – of one that has none."""
 
 
-def told(folder: Path, lie: str, keys: dict[str, Any]) -> str:
-    """The honest clients' mean accuracy in percent, and how many of them were refused."""
-    try:
-        output = simulate(folder, {0: lie} if lie else {}, **keys)
-    except (UserError, RuntimeError) as error:
-        return f"the run ends: {str(error)[:60]}"
-    honest = [row for row in RunDirectory(output).visits() if row["client"]]
-    shares = [row["accuracy"] for row in honest if row["status"] == "ok" and "accuracy" in row]
-    refused = sum(row["status"] != "ok" for row in honest)
-    return f"{100 * fmean(shares):.1f}" + (f" ({refused} refused)" if refused else "")
+def cells(methods: list[str], seeds: int) -> Iterator[tuple[str, str, str, int, int, int]]:
+    """The values of CELL. Where a rule differs from the mean by its bound on n_k alone, it is tried
+    with that lie alone."""
+    for seed in range(seeds):
+        yield "standalone", "mean", "", 0, 10, seed
+        for method in methods:
+            for rule in RULES:
+                yield method, rule, "", 0, 10, seed
+                for liars in (1, 2):
+                    for lie in (CLAIM,) if rule == BOUND else ATTACKS:
+                        yield method, rule, lie, liars, 10, seed
+                if rule != BOUND:
+                    yield method, rule, "", 0, 5, seed
+                    yield method, rule, LAZY, 3, 5, seed
 
 
-def lines(methods: list[str], keys: dict[str, Any]) -> Iterator[str]:
-    """A table in Markdown, line by line."""
-    yield "| method | rule | " + " | ".join(lie or "no liar" for lie in ATTACKS) + " |"
-    yield "| --- " * (2 + len(ATTACKS)) + "|"
-    for method in methods:
-        for rule, own in RULES.items():
-            cells = []
-            for lie in ATTACKS:
-                with tempfile.TemporaryDirectory() as folder:
-                    cells.append(told(Path(folder), lie, KEYS | {"method": method} | own | keys))
-            yield " | ".join([f"| {method}", rule, *cells]) + " |"
+def keys_of(method: str, rule: str, clients: int, seed: int) -> dict[str, Any]:
+    """F is two of ten, and one of five, whatever the number of liars."""
+    keys = (TEN if clients == 10 else FIVE) | DIRICHLET | RULES[rule]
+    if "aggregation" in keys:
+        keys["aggregation.liars"] = 2 if clients == 10 else 1
+    if method in RATES:
+        keys["lr"] = RATES[method]
+    return keys | {"method": method, "seed": seed}
+
+
+def told(lie: str, liars: int, keys: dict[str, Any]) -> tuple[str, int, int, str]:
+    """From `accuracies` to `ended`."""
+    with tempfile.TemporaryDirectory() as folder:
+        ended = ""
+        try:
+            simulate(Path(folder), dict.fromkeys(range(liars), lie), **keys)
+        except (UserError, RuntimeError) as error:
+            ended = " ".join(str(error).split())[:200]
+        rows: list[Any] = [*RunDirectory(Path(folder) / "run").visits()]
+    last = {
+        r["client"]: f"{r['accuracy']:.4f}"
+        for r in rows
+        if r["round"] == keys["rounds"] and r["status"] == "ok"
+    }
+    refused = [r["client"] for r in rows if r["status"] != "ok"]
+    honest = sum(client >= liars for client in refused)
+    accuracies = " ".join(last.get(client, "–") for client in range(keys["clients"]))
+    return accuracies, honest, len(refused) - honest, ended
 
 
 def main() -> None:
+    cli = argparse.ArgumentParser()
+    cli.add_argument("rows", type=Path)
+    cli.add_argument("--seeds", type=int, default=3)
+    cli.add_argument("--methods", default=",".join(METHODS))
+    asked, overrides = cli.parse_known_args()
     logging.disable(logging.CRITICAL)
-    methods = sys.argv[1] if len(sys.argv) > 1 else "fedavg,pfedlora"
-    for line in lines(methods.split(","), parse_overrides(sys.argv[2:])):
-        print(line, flush=True)
+    torch.set_num_threads(1)
+    assert {*ATTACKS, LAZY} <= {*LIES, FLIPPED}
+    table: Path = asked.rows
+    done = list(csv.DictReader(table.open(encoding="utf-8"))) if table.exists() else []
+    there = {tuple(row[name] for name in CELL) for row in done}
+    for cell in cells(asked.methods.split(","), asked.seeds):
+        if tuple(map(str, cell)) in there:
+            continue
+        method, rule, lie, liars, clients, seed = cell
+        keys = keys_of(method, rule, clients, seed) | parse_overrides(overrides)
+        try:
+            run_config(keys)
+        except UserError:  # a rule that the method refuses
+            continue
+        began = time.process_time()
+        row = [*cell, *told(lie, liars, keys), f"{time.process_time() - began:.1f}"]
+        with table.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            if not file.tell():
+                writer.writerow(COLUMNS)
+            writer.writerow(row)
+        print(time.strftime("%T"), *row, flush=True)
 
 
 if __name__ == "__main__":

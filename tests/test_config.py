@@ -11,6 +11,7 @@ import pytest
 
 from pfedlora_flwr import config
 from pfedlora_flwr.config import all_keys, find_key, from_flat, run_config
+from pfedlora_flwr.config.files import scalar
 from scripts import methods
 from scripts.declare import OF_APP, ROOT, declared
 
@@ -108,3 +109,7 @@ def test_what_a_key_needs_is_a_key_and_a_value_it_can_have() -> None:
     for name, equals, value in (need.partition("=") for need in needs):
         known = find_key(name)
         assert known.text(known.parse(value)) == value if equals else known
+
+
+def test_a_word_that_nests_deeply_is_a_text() -> None:
+    assert scalar("[" * 5000) == "[" * 5000

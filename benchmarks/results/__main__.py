@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.results import (
+    attacks,
     audit,
     cifar10_table2,
     costs,
@@ -39,6 +40,7 @@ from benchmarks.results import (
 from benchmarks.results.page import RESULTS, Page
 
 PAGES: Mapping[str, Callable[[Page], None]] = {
+    "attacks": attacks.make,
     "audit": audit.make,
     "cifar10-table2": cifar10_table2.make,
     "costs": costs.make,

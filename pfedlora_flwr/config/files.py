@@ -142,6 +142,6 @@ def scalar(text: str) -> object:
         pass
     try:
         value = yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float) else text

@@ -441,7 +441,7 @@ def check_apart(where: str, label: str, how: Reading) -> None:
 def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArray:
     """The one column of this name. Raises UserError if there is none, which `key` can mend, or
     there are several."""
-    count = table.column_names.count(name)
+    count = len(table.schema.get_all_field_indices(name))
     if count != 1:
         if count:
             there = f"{count} columns {name!r}"

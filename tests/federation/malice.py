@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ from flwr.common import (
 from pfedlora_flwr import server_app
 from pfedlora_flwr.client_app import prepare_process
 from pfedlora_flwr.config import from_flat, parse_overrides
+from pfedlora_flwr.data.local import LocalData
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.launch.local import LocalGrid
+from pfedlora_flwr.methods.method import Method
 
 Arrays = list[np.ndarray]
 KEYS = {"batch-size": 16, "evaluate-initial": False, "partition.kind": "iid", "device": "cpu"}
@@ -204,6 +207,9 @@ LIES: dict[str, tuple[float, int | None]] = {
 }
 """What a client sends in the place of its update: so many times it, with this n_k (None: its own).
 No bound on a single update sees all of them."""
+LAZY = "what it was sent"
+FLIPPED = "flipped labels"
+"""A client that trains honestly on labels in the reverse order of the classes."""
 FAILING: dict[str, str] = {
     "raises": "it raises",
     "not OK": "a status of its own",
@@ -223,9 +229,14 @@ turned away."""
 
 def lie(sort: str, sent: Arrays, result: FitRes) -> None:
     """Changes a reply to what LIES says; where it has other arrays than those that were sent, these
-    themselves are taken so many times."""
+    themselves are taken so many times. Counts by class grow with n_k."""
     times, samples = LIES[sort]
     own = [np.load(io.BytesIO(blob)) for blob in result.parameters.tensors]
+    names = json.loads(str(result.metrics["names"]))
+    if samples and "counts" in names:
+        counts = own[names.index("counts")]
+        counts *= samples // result.num_examples
+        samples = int(counts.sum())
     if [a.shape for a in sent] != [a.shape for a in own]:
         sent = [np.zeros_like(a) for a in own]
     result.parameters.tensors = [
@@ -233,6 +244,15 @@ def lie(sort: str, sent: Arrays, result: FitRes) -> None:
         for a, b in zip(own, sent, strict=True)
     ]
     result.num_examples = samples or result.num_examples
+
+
+class Mislabelled(PersonalisedClient):
+    """A client whose training part has the wrong labels."""
+
+    def _load(self, client: int) -> tuple[LocalData, Method, str]:
+        data, method, own = super()._load(client)
+        labels = method.classes - 1 - data.train.labels
+        return replace(data, train=replace(data.train, labels=labels)), method, own
 
 
 class Malicious(Client):
@@ -293,7 +313,8 @@ def simulate(
 
     def client_fn(context: Context) -> Client:
         index = int(context.node_config["partition-id"]) - len(strangers)
-        client = PersonalisedClient(
+        of = Mislabelled if sorts.get(index) == FLIPPED else PersonalisedClient
+        client = of(
             experiment, {"partition-id": max(index, 0), "num-partitions": experiment.clients}
         )
         prepare_process(client.device)

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from statistics import fmean
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.attacks import KEYS as DIGITS
+from benchmarks import attacks
+from benchmarks.results.page import RESULTS
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.federation.chain import Chain
@@ -23,7 +25,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.federation.malice import simulate
+from tests.federation.malice import FLIPPED, simulate
 
 
 class GivenUploads:
@@ -151,12 +153,38 @@ def test_every_method_that_averages_takes_a_rule(method: str) -> None:
     assert run_config(keys).experiment.aggregation == "median"
 
 
+DIGITS = {"partition.kind": "iid"}
+
+
 def honest_mean(folder: Path, sorts: dict[int, str], **keys: Any) -> float:
     """The mean accuracy of the clients that are in no `sorts`; each is admitted in every round."""
-    output = simulate(folder, sorts, **DIGITS | keys)
+    output = simulate(folder, sorts, **attacks.TEN | DIGITS | keys)
     rows: list[Any] = [r for r in RunDirectory(output).visits() if r["client"] not in sorts]
     assert all(row["status"] == "ok" for row in rows)
     return fmean(row["accuracy"] for row in rows if "accuracy" in row)
+
+
+def mean_of(accuracies: str, liars: int) -> float:
+    return fmean(map(float, accuracies.split()[liars:]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "lie"),
+    [("mean", attacks.CLAIM), ("trimmed mean", attacks.CLAIM), ("mean", FLIPPED)],
+)
+def test_the_page_of_attacks_has_what_a_federation_with_two_liars_comes_to(
+    rule: str, lie: str
+) -> None:
+    """By the real server and clients; another processor may round otherwise."""
+    cell = dict(zip(attacks.CELL, ("fedavg", rule, lie, "2", "10", "0"), strict=True))
+    with (RESULTS / "attacks" / "runs.csv").open(encoding="utf-8") as file:
+        [row] = [row for row in csv.DictReader(file) if cell.items() <= row.items()]
+    found, refused, _, ended = attacks.told(lie, 2, attacks.keys_of("fedavg", rule, 10, 0))
+    assert (refused, ended) == (0, "")
+    assert mean_of(found, 2) == pytest.approx(mean_of(row["accuracies"], 2), abs=0.03)
+    if lie == FLIPPED:
+        assert max(map(float, found.split()[:2])) < 0.2, "they have learned the reverse"
 
 
 @pytest.mark.slow
@@ -181,7 +209,7 @@ def test_idle_clients_make_no_outliers_of_those_that_train(
 
 @pytest.mark.slow
 def test_a_run_that_goes_on_has_the_bits_of_one_that_did_not_stop(tmp_path: Path) -> None:
-    keys = {"method": "fedproto", "clients": 4, "max-weight": 1, "models": DIGITS["models"]}
+    keys = {"method": "fedproto", "clients": 4, "max-weight": 1, "models": attacks.KEYS["models"]}
     straight = simulate(tmp_path / "straight", rounds=3, **keys)
     stopped = simulate(tmp_path / "stopped", rounds=2, **keys)
     simulate(tmp_path / "stopped", rounds=3, resume=True, **keys)
