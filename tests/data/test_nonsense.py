@@ -286,3 +286,10 @@ def test_a_folder_of_images_says_what_is_wrong(
     folder(**classes)
     with pytest.raises(UserError, match=expected):
         datasets.load("folder:pics", Reading(subfolders=subfolders))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "npz"])
+def test_a_pipe_is_no_file_of_data(tmp_path: Path, form: str) -> None:
+    os.mkfifo(tmp_path / f"t.{form}")
+    with pytest.raises(UserError, match="is no regular file"):
+        datasets.load(f"{form}:{tmp_path}/t.{form}")
