@@ -1,6 +1,5 @@
 """Two people walk through the product with data of their own: their commands as they typed them,
-from README and documents alone, and what each has to say. `findings.md` lists what earlier walks
-found."""
+from README and documents alone, and what each has to say."""
 
 from __future__ import annotations
 
