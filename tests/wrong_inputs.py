@@ -528,7 +528,7 @@ a,label\n1,0.5\n2,1\n → t.csv: column 'label' holds double; expected text or i
 a,label\n1,x\n2,\n → t.csv: column 'label' has no value in row 2, and 1 are missing
 a,label\n1,x\n2,x\n → t.csv: all labels are x; expected at least two classes
 a,label\nred,x\n2,y\n → no columns of features beside label, and no numbers in a (string)
-a,label\n1,x\nnan,y\n → t.csv: column 'a' has no value in row 2, and 1 are missing
+a,label\n1,x\nnan,y\n → 1 are missing: fill or remove them, or let data.missing=mean do it
 a,label\ninf,x\n2,y\n → t.csv: column 'a' is inf in row 1; expected finite numbers
 a,label\n1,x\n1e40,y\n → t.csv: column 'a' is 1e+40 in row 2; expected finite numbers below 3e38
 a,a,label\n1,2,x\n2,3,y\n → t.csv: it has 2 columns 'a'; mend its header

@@ -44,6 +44,7 @@ _NAMELESS = "", "Unnamed: 0"
 """A row index that pandas wrote to a CSV, and what its readers call it."""
 _EXCELS_LINE = re.compile(rb"\A(\xef\xbb\xbf)?sep=.\r?\n", re.IGNORECASE)
 """Which says the separator to Excel, and is none of the table."""
+_FILL = ", or let data.missing=mean do it"
 _NOT_UTF8 = "{}: its text is not UTF-8; save it anew with this encoding"
 
 
@@ -246,25 +247,29 @@ def _index_of(table: pa.Table) -> list[str]:
 
 
 def features_of(
-    where: str, table: pa.Table, names: Sequence[str], how: Reading
+    where: str, table: pa.Table, names: Sequence[str], how: Reading, *, training: bool = True
 ) -> npt.NDArray[np.float64]:
     """These features, [n, d], NaN for what is missing, if that is allowed. Raises UserError, with
-    the column and its row from 1, for what is no number."""
+    the column, its row from 1 and, of a run's data, the key that helps, for what is no number."""
+    keys, fill = ("its header, or data.features", _FILL) if training else ("its header", "")
     inputs = np.empty((len(table), len(names)))
     for i, name in enumerate(names):
         base = None if name in table.column_names else base_of(table, name)
         if base and how.categories == "one-hot":
             inputs[:, i] = feature(table, base, name)
             if how.missing == "refuse" and len(gaps := np.flatnonzero(np.isnan(inputs[:, i]))):
-                raise _missing(where, base, gaps[0] + 1, len(gaps))
+                raise _missing(where, base, gaps[0] + 1, len(gaps), fill)
             continue
-        column = column_of(where, table, name, "its header, or data.features")
+        column = column_of(where, table, name, keys)
         if not _is_number(column.type):
             check_numbers(where, name, column, how.decimal)
             told = f"column {name!r} holds {str(column.type)[:_TYPE]}, and features are numbers"
-            raise UserError(f"{where}: {told}: turn it into numbers, or leave it out")
+            number = "turn it into numbers, "
+            if training and is_category(column.type):
+                number += "by hand or by data.categories=one-hot, "
+            raise UserError(f"{where}: {told}: {number}or leave it out")
         if how.missing == "refuse":
-            check_there(where, name, column)
+            check_there(where, name, column, fill)
         inputs[:, i] = column.to_numpy()
         outside = ~(np.abs(inputs[:, i]) <= LARGEST)
         if how.missing != "refuse":
@@ -452,10 +457,11 @@ def column_of(where: str, table: pa.Table, name: str, key: str) -> pa.ChunkedArr
     return table.column(name)
 
 
-def check_there(where: str, name: str, column: pa.ChunkedArray) -> None:
-    """Raises UserError if a value is missing."""
+def check_there(where: str, name: str, column: pa.ChunkedArray, fill: str = "") -> None:
+    """Raises UserError if a value is missing; `fill` is said at its end."""
     if column.null_count:
-        raise _missing(where, name, column.is_null().index(True).as_py() + 1, column.null_count)
+        first = column.is_null().index(True).as_py() + 1
+        raise _missing(where, name, first, column.null_count, fill)
 
 
 def _arrays(path: Path, form: str, how: Reading) -> Arrays:
@@ -510,7 +516,7 @@ def _keys(where: str, name: str, column: pa.ChunkedArray) -> npt.NDArray[Any]:
     return found
 
 
-def _missing(where: str, name: str, row: int, count: int) -> UserError:
+def _missing(where: str, name: str, row: int, count: int, fill: str = "") -> UserError:
     """The error of a column in which values are missing, the first one in `row`, from 1."""
     told = f"column {name!r} has no value in row {row}, and {count} are missing"
-    return UserError(f"{where}: {told}: fill or remove them")
+    return UserError(f"{where}: {told}: fill or remove them{fill}")

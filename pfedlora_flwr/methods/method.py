@@ -285,6 +285,9 @@ def check_layout(tensors: Tensors, like: Tensors) -> None:
     """Raises Refused unless the names, their order, the dtypes and the shapes are those of
     `like`."""
     if list(tensors) != list(like):
+        if tensors.keys() == like.keys():
+            first = next((a, b) for a, b in zip(tensors, like, strict=True) if a != b)
+            raise Refused("its tensors are in another order: {}, expected {}".format(*first))
         raise Refused(differing("tensors", list(tensors), "expected", list(like)))
     for name, tensor in tensors.items():
         if tensor.dtype != like[name].dtype or tensor.shape != like[name].shape:

@@ -289,5 +289,5 @@ def _check_same(what: str, site: Site, own: Any, known: Any) -> None:
         raise UserError(
             f"dataset {name!r} has the {what} {some([*own])}, and the shared state"
             f" {some([*known])}: each needs the same place"
-            + ("; set data.class-names" if what == "classes" else "")
+            + ("; set data.class-names, or data.class-map" if what == "classes" else "")
         )

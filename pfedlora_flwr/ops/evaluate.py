@@ -234,7 +234,7 @@ def _labels(names: Sequence[str], data: Dataset) -> tuple[Tensor, bool]:
     if not (_unnamed(names) or _unnamed(data.class_names)):
         raise UserError(
             f"{data.name} has classes that the model lacks ({some(unknown, _NAMED)}); the"
-            f" model's: {some(names, _NAMED)}"
+            f" model's: {some(names, _NAMED)}; data.class-map=FILE renames its own"
         )
     if there[-1] >= len(names):
         raise UserError(

@@ -147,7 +147,7 @@ def _inputs(
         table = tables.read(file, suffix[1:], how)
     if task.kind == TEXT:
         return tables.texts_of(str(file), table, feature_names[0], task.shape[0]), 1
-    return tables.features_of(str(file), table, feature_names, how), 1
+    return tables.features_of(str(file), table, feature_names, how, training=False), 1
 
 
 def _bytes(file: Path) -> bytes:

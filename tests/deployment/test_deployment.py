@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from packaging.version import Version
 
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site
@@ -236,6 +238,9 @@ def test_own_data_and_process_isolation_outlive_a_killed_superlink(tmp_path: Pat
     assert result["versions"] == {", ".join(f"{n} {v}" for n, v in told_versions().items()): 2}
 
 
+@pytest.mark.skipif(
+    Version(version("flwr")) >= Version("1.43"), reason="Flower serves gRPC up to 1.42"
+)
 def test_three_nodes_over_grpc_reach_the_same_bits(tmp_path: Path) -> None:
     """Flower's switch makes the SuperLink offer gRPC; SuperNodes speak it up to 1.39, whose code
     runs here on the nodes' side."""
