@@ -252,9 +252,9 @@ def features_of(
     """These features, [n, d], NaN for what is missing, if that is allowed. Raises UserError, with
     the column, its row from 1 and, of a run's data, the key that helps, for what is no number."""
     keys, fill = ("its header, or data.features", _FILL) if training else ("its header", "")
-    inputs = np.empty((len(table), len(names)))
+    inputs, there = np.empty((len(table), len(names))), {*table.column_names}
     for i, name in enumerate(names):
-        base = None if name in table.column_names else base_of(table, name)
+        base = None if name in there else base_of(table, name)
         if base and how.categories == "one-hot":
             inputs[:, i] = feature(table, base, name)
             if how.missing == "refuse" and len(gaps := np.flatnonzero(np.isnan(inputs[:, i]))):
@@ -305,7 +305,8 @@ def with_inputs(
     else:
         features, notes = feature_names_of(where, table, label, how, structs=structs)
         inputs = features_of(where, table, features, how)
-        own = [name for name in features if name in table.column_names]
+        there = {*table.column_names}
+        own = [name for name in features if name in there]
         notes += coarse((name, table.column(name).drop_null().to_numpy()) for name in own)
         notes += _suspicious(table, inputs, labels, features)
         counts = zip(features, np.isnan(inputs).sum(0).tolist(), strict=True)

@@ -220,5 +220,5 @@ def test_time_grows_with_the_columns_and_not_with_their_square() -> None:
     """Of 5,000 columns, as of genes; by their square it took over 100 s."""
     table = pa.table({f"g{i}": [0.5, 1.5] for i in range(5000)})
     begun = time.process_time()
-    assert tables.features_of("t.csv", table, table.column_names).shape == (2, 5000)
+    assert tables.features_of("t.csv", table, table.column_names, Reading()).shape == (2, 5000)
     assert time.process_time() - begun < 1.5
