@@ -51,8 +51,8 @@ pretrained-test: $(VENV)/.installed
 
 # The report's page in Chromium, which must be there (Debian: apt-get install chromium), by Playwright.
 page-test: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.45'
-	$(BIN)/python -m pytest -m browser -rs tests/report/test_page.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.45' axe-playwright-python
+	$(BIN)/python -m pytest -m browser -rs tests/report/test_page.py tests/test_built_site.py
 
 # MLflow, Weights & Biases and Prometheus, in an environment of their own, so that their pins move nobody else's.
 trackers-test: .venv-trackers/.installed

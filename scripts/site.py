@@ -1,5 +1,5 @@
-"""Hooks of mkdocs: pages that lie outside `docs` join the site, and links to other files of the
-repository lead to its forge."""
+"""Hooks of mkdocs: pages that lie outside `docs` join the site, links to other files of the
+repository lead to its forge, and each page has its description and its weight in the search."""
 
 from __future__ import annotations
 
@@ -16,6 +16,17 @@ ROOT = Path(__file__).resolve().parent.parent
 JOINING = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examples")
 """Files and folders at the repository's root that are part of the site."""
 SUFFIXES = (".md", ".png", ".svg")
+UNSEARCHED = ("CHANGELOG.md", "docs/architecture.md")
+"""What no user looks for; the search leaves them out."""
+FOUND_FIRST = (
+    *("data", "deployment", "lora", "methods", "predict", "pretrained", "questions", "resume"),
+    *("text", "privacy/whole-clients"),
+)
+FOUND_LATE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/output.md", "docs/results/")
+"""Pages that the search puts before or after others that have the word as often."""
+_PAIR = re.compile(
+    r'<picture>\s*<source[^>]*srcset="([^"]*)">\s*<img src="([^"]*)"([^>]*)>\s*</picture>'
+)
 _LINK = re.compile(r"(\]\(|(?:src|srcset|href)=\")(?!https?:|#|mailto:)([^)\"\s#]+)(#[^)\"\s]*)?")
 
 
@@ -33,8 +44,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> str:
     """Links as the site has them: they are written for the repository, from the file's own place.
-    And a number stays on one line with its interval."""
+    A number stays on one line with its interval, and a picture follows the site's own switch."""
     source = Path(page.file.abs_src_path or "").resolve().relative_to(ROOT)
+    name = source.as_posix()
+    page.edit_url = _repository("edit") + "/" + name
+    page.meta["search"] = {"exclude": name in UNSEARCHED, "boost": _boost(name)}
+    page.meta["description"] = _description(markdown)
 
     def link(found: re.Match[str]) -> str:
         before, target, anchor = found[1], found[2], found[3] or ""
@@ -52,7 +67,21 @@ def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> st
         kind = "tree" if (ROOT / place).is_dir() else "blob"
         return f"{before}{_repository(kind)}/{place}{anchor}"
 
-    return _LINK.sub(link, markdown).replace(" ± ", "\u00a0±\u00a0")
+    markdown = _LINK.sub(link, markdown).replace(" ± ", "\u00a0±\u00a0")
+    return _PAIR.sub(r'<p><img src="\1#only-dark"\3><img src="\2#only-light"\3></p>', markdown)
+
+
+def _boost(name: str) -> float:
+    if name in [f"docs/{page}.md" for page in FOUND_FIRST]:
+        return 3
+    return 0.3 if name.startswith(FOUND_LATE) else 1
+
+
+def _description(markdown: str) -> str:
+    """The first paragraph, without marks, for search engines."""
+    of_words = re.compile(r"^\**\w")
+    first = next(filter(of_words.match, markdown.split("\n\n")), "")
+    return re.sub(r"\]\([^)]*\)|[\[`*_]", "", " ".join(first.split()))
 
 
 def _repository(kind: str) -> str:

@@ -405,3 +405,32 @@ def _cli(folder: Path) -> Iterator[Cli]:
         except (psutil.Error, OSError):
             continue
     assert not left, f"left running: {left}"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium. Skipped where it or Playwright is not installed."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
+    path = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+    )
+    if not path:
+        pytest.skip("needs Chromium (`apt-get install chromium`)")
+    with playwright.sync_playwright() as found:
+        chromium = found.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def axe() -> Callable[[Any], list[str]]:
+    """What axe has against a page, by WCAG 2.2 A and AA and its best practice."""
+    of = "axe_playwright_python.sync_playwright"
+    checker = pytest.importorskip(of, reason="needs `pip install axe-playwright-python`").Axe()
+    rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+    def found(page: Any) -> list[str]:
+        response = checker.run(page, options={"runOnly": rules}).response
+        return [f"{v['id']}: {v['nodes'][0]['html']}" for v in response["violations"]]
+
+    return found

@@ -125,5 +125,5 @@ def _figure(picture: Picture) -> str:
     drawn = re.sub(r'id="\w+:([^"]*)"', r'data-of="\1"', drawn)
     return (
         f'<figure{" class=broad" if width > _BROAD else ""} style="width:{width:.0f}pt"><div'
-        f' class="wide">{drawn}</div><figcaption>{caption}</figcaption></figure>'
+        f' class="wide" tabindex="0">{drawn}</div><figcaption>{caption}</figcaption></figure>'
     )

@@ -127,8 +127,9 @@ class Table:
         text = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(self.note))
         how = '<details class="note"><summary>How to read this table</summary>'
         head = f"<thead>{line('th', self.columns)}</thead>"
-        return f'<div class="wide"><table>{head}\n<tbody>{body}</tbody></table></div>\n' + (
-            f"{how}<p>{text}</p></details>" if text else ""
+        return (
+            f'<div class="wide" tabindex="0"><table>{head}\n<tbody>{body}</tbody></table></div>\n'
+            + (f"{how}<p>{text}</p></details>" if text else "")
         )
 
 

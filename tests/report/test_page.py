@@ -4,8 +4,7 @@ modes."""
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,21 +71,6 @@ def test_the_page_goes_from_the_verdict_to_folds_and_says_each_accuracy_once(pag
     assert not [text for text in words if re.search("sharing=|mean −|all runs", text)]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium. Skipped where it or Playwright is not installed."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs `pip install playwright`")
-    path = next(
-        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-    )
-    if not path:
-        pytest.skip("needs Chromium (`apt-get install chromium`)")
-    with playwright.sync_playwright() as found:
-        chromium = found.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture
 def opened(browser: Any, page: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     """The page, in a context of the parameter's options; nothing may be loaded or complained of."""
@@ -126,6 +110,13 @@ def test_the_page_fits_its_screen_and_can_be_read(opened: Any) -> None:
     assert opened.locator("details.fold[open]").count() == 0
     opened.get_by_text("What was run").click()  # folds need no script
     assert opened.get_by_text("Versions").is_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("opened", [WIDE, PHONE, DARK], indirect=True)
+def test_axe_finds_nothing_on_the_page(opened: Any, axe: Callable[[Any], list[str]]) -> None:
+    assert axe(opened) == []
 
 
 @pytest.mark.slow
