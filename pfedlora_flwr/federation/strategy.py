@@ -4,7 +4,7 @@ every method."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -74,9 +74,9 @@ class PersonalisedStrategy:
         self._origins, self._begun_after = self.run.origins(), self.run.begun_after
         self._pinned = [kept.versions for kept in self.run.checkpoints.pinned().values()]
         # of the best round, and of the one that was before
-        self._best = [dict(self.state.versions)]
+        self._best = list[Mapping[int, int]]()
         if x.keeps_best and self._rows:
-            self._best = [best_versions(self.run, self._rows, x.verdict_score)]
+            self._best.append(best_versions(self.run, self._rows, x.verdict_score))
 
     @property
     def ended(self) -> bool:
@@ -125,7 +125,7 @@ class PersonalisedStrategy:
                 names=[],
                 data=self._data or None,
             )
-            for client, version in self._best[-1].items()
+            for client, version in (self._best or [{}])[-1].items()
             if version
         }
         clients.tell_best({client: written(told) for client, told in chosen.items()})
