@@ -915,7 +915,7 @@ def test_a_full_disk_ends_one_run_and_not_the_comparison(
         work=SimpleNamespace(failed={}, jobs=list, count=lambda: SimpleNamespace(of=1)),
         going=[line],
         _ended=0,
-        say=lambda _: None,
+        ended=lambda _: None,
     )
     result: Any = {"status": "failed", "error": "No space left on device"}
     assert not run_queue.Runs.end(of, line, result)

@@ -47,9 +47,9 @@ def folder_of(source: Source, name: str, how: Reading) -> Path:
         return cache_root() / f"{kind}-downloaded-{_VERSION}"
     if source.is_path(source.text(name)) or (source.files and how.data_path):
         root = Path(how.data_path if source.files else source.text(name)).expanduser().absolute()
-        if root.exists() and not (root.is_file() or root.is_dir()):
-            raise UserError(f"{root} is no regular file")
         try:
+            if root.exists() and not (root.is_file() or root.is_dir()):
+                raise UserError(f"{root} is no regular file")
             text += f"/{root}" + "".join(map(_state, _below(root) if root.is_dir() else [root]))
         except OSError as error:  # no access, or too long a name
             raise UserError(f"{root}: {error.strerror}") from None
