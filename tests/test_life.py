@@ -1,5 +1,6 @@
 """The life of a federation of sites with data of their own: one joins, one leaves, one comes back
-on an empty disk, one brings a new class. Every visit has the bits of the same visit in the plain
+on an empty disk, one's file gets another name, one brings a new class and is then forgotten; at
+last the others' data have grown. Every visit has the bits of the same visit in the plain
 federation."""
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 
 from pfedlora_flwr.data import datasets
+from pfedlora_flwr.data.local import forget
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.tensors import tensors_of
+from pfedlora_flwr.runs.begin import Without
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.test_joining import OwnData, places, serve, sites
 
@@ -42,7 +45,10 @@ def test_a_federation_through_its_life(
     leaver, returner, stayer, changer = (of[node["dataset"]] for node in sites)
 
     empty = sites[1] | {"state-path": str(tmp_path / "empty")}
-    there = [empty, *sites[2:]]
+    Path(sites[2]["dataset"].removeprefix("npz:")).rename(tmp_path / "renamed.npz")
+    renamed = sites[2] | {"dataset": f"npz:{tmp_path}/renamed.npz"}
+    data[stayer] = renamed["dataset"]
+    there = [empty, renamed, sites[3]]
     MODELS.take(run.token, returner, 4)  # this process's memory, which a new machine has not
     keys |= {"resume": True, "clients": 4}
     left = serve(run.path, there, rounds=5, clients_left=leaver, node_timeout=6, **keys)
@@ -74,3 +80,21 @@ def test_a_federation_through_its_life(
     state = run.checkpoints.load()
     assert state is not None
     assert state.models == {k: tensors_sha256(tensors_of(m)) for k, m in plain.models.items()}
+
+    anew = Without.of(run, changer, RunDirectory(tmp_path / "anew"))
+    anew.claim()
+    rest = [empty, renamed]
+    keys |= {"min_success": 0.5, "node_timeout": 6}
+    result = serve(anew.run.path, rest, rounds=6, **keys, min_clients=2)
+    assert result["begun_from"] == [{"run": str(run.path), "without": changer, "round": 2}]
+    assert str(changer) in result["left"]
+
+    with np.load(tmp_path / "renamed.npz") as held:
+        more = {name: np.concatenate([array, array[:20][::-1]]) for name, array in held.items()}
+    np.savez(tmp_path / "renamed.npz", **more)
+    forget()
+    next_ = {"start_from": str(anew.run.path), "rounds": 8, "participation": 1.0, "clients": 4}
+    gone = f"{leaver},{changer}"
+    renewed = serve(tmp_path / "next", rest, **next_, clients_left=gone, node_timeout=6)
+    assert (renewed["status"], renewed["lost"]) == ("completed", 0)
+    assert renewed["started_from"]["shared_sha256"] == result["shared_sha256"]
