@@ -80,7 +80,8 @@ def _boost(name: str) -> float:
 def _description(markdown: str) -> str:
     """The first paragraph, without marks, for search engines."""
     of_words = re.compile(r"^\**\w")
-    first = next(filter(of_words.match, markdown.split("\n\n")), "")
+    text = re.sub(r"^```.*?^```", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    first = next(filter(of_words.match, text.split("\n\n")), "")
     return re.sub(r"\]\([^)]*\)|[\[`*_]", "", " ".join(first.split()))
 
 
