@@ -49,8 +49,8 @@ methods-test: $(VENV)/.installed
 pretrained-test: $(VENV)/.installed
 	$(PYTEST) 2 -m pretrained
 
-# The report's page in Chromium, which must be there (Debian: apt-get install chromium), by Playwright.
-page-test: $(VENV)/.installed
+# The report's page and the site in Chromium, which must be there (Debian: apt-get install chromium), by Playwright and axe.
+page-test: $(VENV)/.installed site
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.45' axe-playwright-python
 	$(BIN)/python -m pytest -m browser -rs tests/report/test_page.py tests/test_built_site.py
 

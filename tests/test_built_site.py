@@ -60,8 +60,7 @@ def address() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
 def test_pages_fit_ask_nobody_else_and_axe_finds_nothing(
     browser: Any, axe: Callable[[Any], list[str]], address: str, width: int, scheme: str
 ) -> None:

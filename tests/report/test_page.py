@@ -123,7 +123,7 @@ def test_axe_finds_nothing_on_the_page(opened: Any, axe: Callable[[Any], list[st
 @pytest.mark.browser
 @pytest.mark.parametrize("opened", [WIDE], indirect=True)
 def test_a_heading_sorts_and_a_name_hides_its_lines(opened: Any) -> None:
-    table = opened.locator("table").filter(has_text="training rows")
+    table = opened.locator("table").filter(has=opened.get_by_role("button", name="training rows"))
 
     def column(number: int) -> list[str]:
         return table.locator(f"tbody td:nth-child({number})").all_text_contents()
