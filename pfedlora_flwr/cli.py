@@ -502,7 +502,7 @@ def align(
     anchors: str | None = option(
         None,
         "DATA",
-        "Write anchors instead: public inputs of this dataset, whose labels are unused.",
+        "Write anchors first: public inputs of this dataset, whose labels are unused.",
     ),
     reference: str | None = option(None, "MODEL", "The model onto which anchors map others."),
     output: Path | None = option(None, "FILE", "Where anchors are written."),

@@ -122,11 +122,14 @@ def typed_keys() -> str:
     every = {re.sub(r"[.-]", "_", name): key for name, key in all_keys().items()}
     apart = dict.fromkeys(name for own in _CALLS.values() for name in own)
     files = {name: key for name, key in every.items() if key.name.startswith("data.")}
-    parts = [_TYPED + _dict("Keys", "TypedDict", [k for n, k in every.items() if n not in apart])]
+    rest = [key for name, key in every.items() if name not in apart and name not in files]
+    parts = [
+        _TYPED + _dict("ReadingKeys", "TypedDict", files.values()),
+        _dict("Keys", "ReadingKeys", rest),
+    ]
     for call, own in _CALLS.items():
         rest = [every[name] for name in apart if name not in own]
         parts.append(_dict(f"{call.title()}Keys", "Keys", rest))
-    parts.append(_dict("ReadingKeys", "TypedDict", files.values()))
     parts.append(_dict("DataKeys", "ReadingKeys", [every["data_path"]]))
     arguments = "\n".join(
         f"        {name}: {_type(key)} = {key.text(key.default)!r}," for name, key in every.items()

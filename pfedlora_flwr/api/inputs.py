@@ -56,7 +56,7 @@ def inputs_of(trained: Trained, inputs: Any, options: Mapping[str, object]) -> n
             f"inputs is {array.dtype} {list(array.shape)}; the model of client {trained.client}"
             f" takes {task}: expected {task.kind.arrays}"
         )
-    check_finite("inputs", found, missing=how.missing != "refuse")
+    check_finite("inputs", found, missing=how.fills)
     return found
 
 

@@ -11,35 +11,13 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 
-class Keys(TypedDict, total=False):
-    method: str | Callable[..., Any]
-    """the method: a name from the package, or `package.module:Class` (pfedlora; text)"""
-    method_options: str | Mapping[str, Any]
-    """options of your own method (`package.module:Class`): `key=value key=value` (; text)"""
-    sharing: Literal['mean', 'none', 'start']
-    """mean: normal. none (control): each client aggregates only its own uploads. start (control): clients always receive the initial state (mean; mean | none | start)"""
-    aggregation: Literal['mean', 'median', 'trimmed-mean', 'krum']
-    """what merges the uploads. mean: weighted by n_k. median, trimmed-mean (by element, or by class row), krum (one client's upload): unweighted, and bounded in what aggregation.liars clients can do (mean; mean | median | trimmed-mean | krum)"""
-    aggregation_liars: int
-    """F, how many of a round's clients may lie. A round needs 2 F + 1 clients, with krum 2 F + 3; a class row so many holders (1; an integer ≥ 1)"""
-    max_weight: float
-    """a claimed number of samples (n_k, or of a class) counts at most this many times the round's median one, and at most as the client's first one in the run; 0: no bound (0.0; a number ≥ 0)"""
-    dataset: str | Callable[..., Any] | tuple[Any, ...] | Mapping[str, Any]
-    """inputs and labels (digits; digits | cifar10 | cifar100 | synthetic:… | folder:… | npz:… | csv:… | parquet:… | hf:… | package.module:function)"""
-    classes: int | Literal['auto'] | None
-    """number of classes; auto: the dataset's (set it if only the nodes have the data) (auto; auto, or an integer ≥ 2)"""
-    image_size: int | Literal['auto'] | None
-    """height and width to which images are resized; auto: 32 for digits, CIFAR and synthetic images, otherwise the size that all images have (auto; auto, or an integer ≥ 8 and ≤ 4096)"""
-    input_shape: str | None
-    """the shape of an input: 3x64x48 (channels, height, width; images are resized), 6x128 (channels, time), 13 (features); auto: the dataset's (set it if only the nodes have the data) (auto; auto, or text)"""
+class ReadingKeys(TypedDict, total=False):
     data_label_column: str | None
     """the label column; auto: `label`, for `hf:` the column of class labels (auto; auto, or text)"""
     data_input_column: str | None
     """the input column, only for `hf:`; auto: its only column of images or arrays, otherwise all numeric columns (auto; auto, or text)"""
     data_text_column: str | None
     """the column of texts, of `csv:`, `parquet:` and `hf:`; auto: none (auto; auto, or text)"""
-    max_tokens: int
-    """tokens of a text that a model takes (64; an integer ≥ 2 and ≤ 8192)"""
     data_client_column: str | None
     """the column that names a sample's owner (partition.kind=natural); auto: none (auto; auto, or text)"""
     data_class_names: str | int | float | Sequence[str]
@@ -60,6 +38,31 @@ class Keys(TypedDict, total=False):
     """decimal separator in a CSV (point; point | comma)"""
     data_subfolders: bool
     """include images in sub-folders of a class's folder (`folder:`) (False; true or false)"""
+
+
+class Keys(ReadingKeys, total=False):
+    method: str | Callable[..., Any]
+    """the method: a name from the package, or `package.module:Class` (pfedlora; text)"""
+    method_options: str | Mapping[str, Any]
+    """options of your own method (`package.module:Class`): `key=value key=value` (; text)"""
+    sharing: Literal['mean', 'none', 'start']
+    """mean: normal. none (control): each client aggregates only its own uploads. start (control): clients always receive the initial state (mean; mean | none | start)"""
+    aggregation: Literal['mean', 'median', 'trimmed-mean', 'krum']
+    """what merges the uploads. mean: weighted by n_k. median, trimmed-mean (by element, or by class row), krum (one client's upload): unweighted, and bounded in what aggregation.liars clients can do (mean; mean | median | trimmed-mean | krum)"""
+    aggregation_liars: int
+    """F, how many of a round's clients may lie. A round needs 2 F + 1 clients, with krum 2 F + 3; a class row so many holders (1; an integer ≥ 1)"""
+    max_weight: float
+    """a claimed number of samples (n_k, or of a class) counts at most this many times the round's median one, and at most as the client's first one in the run; 0: no bound (0.0; a number ≥ 0)"""
+    dataset: str | Callable[..., Any] | tuple[Any, ...] | Mapping[str, Any]
+    """inputs and labels (digits; digits | cifar10 | cifar100 | synthetic:… | folder:… | npz:… | csv:… | parquet:… | hf:… | package.module:function)"""
+    classes: int | Literal['auto'] | None
+    """number of classes; auto: the dataset's (set it if only the nodes have the data) (auto; auto, or an integer ≥ 2)"""
+    image_size: int | Literal['auto'] | None
+    """height and width to which images are resized; auto: 32 for digits, CIFAR and synthetic images, otherwise the size that all images have (auto; auto, or an integer ≥ 8 and ≤ 4096)"""
+    input_shape: str | None
+    """the shape of an input: 3x64x48 (channels, height, width; images are resized), 6x128 (channels, time), 13 (features); auto: the dataset's (set it if only the nodes have the data) (auto; auto, or text)"""
+    max_tokens: int
+    """tokens of a text that a model takes (64; an integer ≥ 2 and ≤ 8192)"""
     split_kind: Literal['random', 'groups', 'time', 'given']
     """what divides a client's samples. random: by chance, stratified. groups: samples with one value of split.column stay together. time: the last ones by split.column are for tests. given: by split.column (train, validation, test), or the data's own parts (random; random | groups | time | given)"""
     split_column: str | None
@@ -417,35 +420,6 @@ class AdaptKeys(Keys, total=False):
 class ResumeKeys(Keys, total=False):
     sites: str | int | float | Sequence[str]
     """the registered names of the nodes that train, as many as `clients`; empty: all connected nodes; another node is sent nothing (; names, separated by commas)"""
-
-
-class ReadingKeys(TypedDict, total=False):
-    data_label_column: str | None
-    """the label column; auto: `label`, for `hf:` the column of class labels (auto; auto, or text)"""
-    data_input_column: str | None
-    """the input column, only for `hf:`; auto: its only column of images or arrays, otherwise all numeric columns (auto; auto, or text)"""
-    data_text_column: str | None
-    """the column of texts, of `csv:`, `parquet:` and `hf:`; auto: none (auto; auto, or text)"""
-    data_client_column: str | None
-    """the column that names a sample's owner (partition.kind=natural); auto: none (auto; auto, or text)"""
-    data_class_names: str | int | float | Sequence[str]
-    """a table's classes in order, separated by commas; auto: its sorted labels (auto; auto, or names, separated by commas)"""
-    data_features: str | int | float | Sequence[str]
-    """a table's columns that are features, by name, in any order and among others; auto: all numeric ones but the label and the client (auto; auto, or names, separated by commas)"""
-    data_drop: str | int | float | Sequence[str]
-    """a table's columns that are no features; auto: none (auto; auto, or names, separated by commas)"""
-    data_missing: Literal['refuse', 'mean', 'median']
-    """a value that is missing of a feature. mean, median: that of the training rows takes its place, and with median features are centred there (refuse; refuse | mean | median)"""
-    data_categories: Literal['drop', 'one-hot']
-    """a table's columns of text that are no label. one-hot: each of a column's values becomes a feature, COLUMN=VALUE, by which data.features may name it; sites agree on all (drop; drop | one-hot)"""
-    data_class_map: str
-    """a CSV with the columns label and class: the class that each label of the data means; of a node, class-map in its node-config; empty: as they are spelt (; text)"""
-    data_sep: Literal['comma', 'semicolon', 'tab', 'bar']
-    """column separator of a CSV (comma; comma | semicolon | tab | bar)"""
-    data_decimal: Literal['point', 'comma']
-    """decimal separator in a CSV (point; point | comma)"""
-    data_subfolders: bool
-    """include images in sub-folders of a class's folder (`folder:`) (False; true or false)"""
 
 
 class DataKeys(ReadingKeys, total=False):

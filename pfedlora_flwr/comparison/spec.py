@@ -133,7 +133,7 @@ class Comparison:
         wanted = _units(_among("seeds", seeds, there), self.folds)
         return replace(self, methods=chosen, seeds=wanted, axes=axes)
 
-    @property
+    @cached_property
     def folds(self) -> int:
         """How many runs a seed has."""
         return parse({"split.folds": self.base.get("split.folds", AUTO)})["split.folds"] or 1
@@ -215,15 +215,12 @@ class Comparison:
         seeds = dict.fromkeys((self.tuning_seed, *self.seeds))
         given = self.base | scenario | tuned
         runs = {
-            seed: "/".join(filter(None, [*folders, *map(_folder, self.of_unit(seed).items())]))
+            seed: "/".join(filter(None, [*folders, *(slug({k: v}) for k, v in own.items())]))
             for seed in seeds
+            for own in [self.of_unit(seed)]
         }
         keys = completed(parse(given | {"method": method}))
         return Candidate(tuned, runs, Experiment.of(keys).rounds)
-
-
-def _folder(key: tuple[str, Scalar]) -> str:
-    return f"{short(key[0])}-{key[1]}"
 
 
 def _units(seeds: Iterable[int], folds: int) -> tuple[int, ...]:

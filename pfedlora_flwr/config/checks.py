@@ -139,8 +139,6 @@ def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
         )
     if e.hides_clients and e.stop.score not in few:
         raise wrong("stop.score", e.stop.score, f"with {e.hides_clients}: {', '.join(few)}")
-    if e.split.folds and e.start_from:
-        raise wrong("split.folds", e.split.folds, "auto, with start-from: its rows have their part")
     if e.stop.patience and e.held_out.clients:
         raise UserError(
             "stop.patience is set and clients-held-out, too, whose adaptation is after the last"
@@ -172,6 +170,8 @@ def _trained(e: Experiment, x: Execution, method: type[Method]) -> None:
 
 
 def _inputs(e: Experiment, x: Execution, method: type[Method]) -> None:
+    if e.split.folds and e.start_from:
+        raise wrong("split.folds", e.split.folds, "auto, with start-from: its rows have their part")
     names = e.data.class_names or ()
     if names and e.classes not in (None, len(names)):
         raise wrong("classes", e.classes, f"auto, or {len(names)}, the number of data.class-names")

@@ -372,7 +372,7 @@ def checked(
             f"{where}: clients is {owners.dtype} {list(owners.shape)}; expected integers or"
             " text [n]"
         )
-    check_finite(where, found, missing=how.missing != "refuse")
+    check_finite(where, found, missing=how.fills)
     columns = ((f"{form.by} {i}", inputs[:, i]) for i in range(inputs.shape[1]))
     return Arrays(
         found,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pfedlora_flwr.data.normalisation import of_all_pixels
 from pfedlora_flwr.data.source import SIZE, Arrays, Inputs, Reading, Source
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.files import cache_root, made
+from pfedlora_flwr.files import cache_root, check_regular, made
 
 META = "meta.json"
 """Written last: a folder without it is none of a dataset."""
@@ -48,9 +48,9 @@ def folder_of(source: Source, name: str, how: Reading) -> Path:
     if source.is_path(source.text(name)) or (source.files and how.data_path):
         root = Path(how.data_path if source.files else source.text(name)).expanduser().absolute()
         try:
-            if root.exists() and not (root.is_file() or root.is_dir()):
-                raise UserError(f"{root} is no regular file")
-            text += f"/{root}" + "".join(map(_state, _below(root) if root.is_dir() else [root]))
+            if not (inside := root.is_dir()):
+                check_regular(root)
+            text += f"/{root}" + "".join(map(_state, _below(root) if inside else [root]))
         except OSError as error:  # no access, or too long a name
             raise UserError(f"{root}: {error.strerror}") from None
     # a path may hold any bytes

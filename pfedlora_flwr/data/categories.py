@@ -30,7 +30,7 @@ def expanded(where: str, table: pa.Table, names: Iterable[str]) -> Iterator[str]
     """The names of features: of a column of text one for each of its values, sorted. Raises
     UserError for a column with too many."""
     for name in names:
-        if table.column_names.count(name) != 1 or not is_category(table.schema.field(name).type):
+        if not _has(table, name):
             yield name
             continue
         values = sorted({*filter(None, texts_in(table, name))})
@@ -46,14 +46,18 @@ def expanded(where: str, table: pa.Table, names: Iterable[str]) -> Iterator[str]
 def base_of(table: pa.Table, name: str) -> str | None:
     """The column of text that the feature COLUMN=VALUE is of; None for another name."""
     ends = (i for i, letter in enumerate(name) if letter == "=")
-    there = (name[:i] for i in ends if table.column_names.count(name[:i]) == 1)
-    return next((n for n in there if is_category(table.schema.field(n).type)), None)
+    return next((name[:i] for i in ends if _has(table, name[:i])), None)
 
 
-def feature(table: pa.Table, column: str, name: str) -> npt.NDArray[Any]:
-    """The feature COLUMN=VALUE, [n]; NaN where the text is missing."""
-    value = name.removeprefix(f"{column}=")
-    return np.array([float(text == value) if text else np.nan for text in texts_in(table, column)])
+def feature(texts: Iterable[str | None], value: str) -> npt.NDArray[Any]:
+    """The feature COLUMN=VALUE of a column's texts, [n]; NaN where the text is missing."""
+    return np.array([float(text == value) if text else np.nan for text in texts])
+
+
+def _has(table: pa.Table, name: str) -> bool:
+    """Whether it has one such column of categories."""
+    places = table.schema.get_all_field_indices(name)
+    return len(places) == 1 and is_category(table.schema.field(places[0]).type)
 
 
 def texts_in(table: pa.Table, column: str) -> list[str | None]:

@@ -200,21 +200,12 @@ def _read(source: Source, name: str, how: Reading) -> Arrays:
             one.encode()
         except UnicodeError:
             raise UserError(f"dataset {name!r}: the name {one!a} is not UTF-8: rename it") from None
-    arrays = _respelt(arrays, how)
+    names, labels = how.respelt(arrays.class_names, arrays.labels)
+    arrays = arrays._replace(labels=labels, class_names=names)
     found = fitted(arrays, how.size) if how.size else arrays
     if found is arrays or source.shape:
         return found
     return found._replace(original=_sha256(cache.digests(arrays.inputs, arrays.labels)))
-
-
-def _respelt(arrays: Arrays, how: Reading) -> Arrays:
-    """With the classes that the labels mean; several labels may mean one."""
-    meant = [dict(how.spelling).get(name, name) for name in arrays.class_names]
-    if meant == list(arrays.class_names):
-        return arrays
-    names = sorted({*meant})
-    numbers = np.array([names.index(name) for name in meant])
-    return arrays._replace(labels=numbers[arrays.labels], class_names=names)
 
 
 def _sha256(digests: npt.NDArray[np.uint64]) -> str:

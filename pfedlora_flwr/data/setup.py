@@ -138,9 +138,7 @@ def check_classes(e: Experiment, dataset: Dataset) -> None:
 @lru_cache(maxsize=2)
 def _partition(e: Experiment, data_path: str) -> Partition:
     dataset, known = _dataset(e, data_path), None
-    if (
-        e.start_from and permissions.own_machine() and not e.split.folds
-    ):  # on a node the key is no file's
+    if e.start_from and permissions.own_machine():  # on a node the key is no file's
         parts = Parts(Path(e.start_from) / OF_RUN)
         known = parts.known(dataset.input_hashes) if parts.file.exists() else None
     return make_partition(e, dataset, known)

@@ -104,9 +104,24 @@ class Reading:
     split_column: str | None = None
 
     @property
+    def fills(self) -> bool:
+        """Whether a value of a feature may be missing."""
+        return self.missing != "refuse"
+
+    @property
     def plain(self) -> bool:
         """Whether features are columns of numbers without gaps."""
-        return self.missing == "refuse" and self.categories == "drop"
+        return not self.fills and self.categories == "drop"
+
+    def respelt(self, names: list[str], numbers: Indices) -> tuple[list[str], Indices]:
+        """The classes that these labels mean, sorted where one is spelt otherwise, and each
+        sample's, by those of its labels. Several labels may mean one."""
+        spelt = dict(self.spelling)
+        meant = [spelt.get(name, name) for name in names]
+        if meant == [*names]:
+            return names, numbers
+        found = sorted({*meant})
+        return found, np.array([found.index(name) for name in meant])[numbers]
 
     @classmethod
     def of(cls, e: Experiment, data_path: str) -> Reading:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.data.categories import base_of, expanded, feature, is_category
+from pfedlora_flwr.data.categories import base_of, expanded, feature, is_category, texts_in
 from pfedlora_flwr.data.cells import check_numbers, headless, is_text, swallowed
 from pfedlora_flwr.data.normalisation import coarse
 from pfedlora_flwr.data.source import (
@@ -253,11 +253,14 @@ def features_of(
     the column, its row from 1 and, of a run's data, the key that helps, for what is no number."""
     keys, fill = ("its header, or data.features", _FILL) if training else ("its header", "")
     inputs, there = np.empty((len(table), len(names))), {*table.column_names}
+    texts: dict[str, list[str | None]] = {}
     for i, name in enumerate(names):
         base = None if name in there else base_of(table, name)
         if base and how.categories == "one-hot":
-            inputs[:, i] = feature(table, base, name)
-            if how.missing == "refuse" and len(gaps := np.flatnonzero(np.isnan(inputs[:, i]))):
+            if base not in texts:
+                texts[base] = texts_in(table, base)
+            inputs[:, i] = feature(texts[base], name.removeprefix(f"{base}="))
+            if not how.fills and len(gaps := np.flatnonzero(np.isnan(inputs[:, i]))):
                 raise _missing(where, base, gaps[0] + 1, len(gaps), fill)
             continue
         column = column_of(where, table, name, keys)
@@ -268,11 +271,11 @@ def features_of(
             if training and is_category(column.type):
                 number += "by hand or by data.categories=one-hot, "
             raise UserError(f"{where}: {told}: {number}or leave it out")
-        if how.missing == "refuse":
+        if not how.fills:
             check_there(where, name, column, fill)
         inputs[:, i] = column.to_numpy()
         outside = ~(np.abs(inputs[:, i]) <= LARGEST)
-        if how.missing != "refuse":
+        if how.fills:
             outside &= ~np.isnan(inputs[:, i])
         if len(wrong := np.flatnonzero(outside)):
             value = column[int(wrong[0])].as_py()
@@ -390,10 +393,7 @@ def labels_of(
     found, classes = _keys(where, name, column), how.class_names
     values, codes = np.unique(found, return_inverse=True)
     texts = [str(value) for value in values]
-    if how.spelling:
-        texts = [dict(how.spelling).get(text, text) for text in texts]
-        codes = np.unique(texts, return_inverse=True)[1][codes]
-        texts = sorted({*texts})
+    texts, codes = how.respelt(texts, codes)
     if set(texts) <= {"false", "true"}:  # True or TRUE in the file
         spelt = {name.casefold(): name for name in classes} | {name: name for name in classes}
         texts = [spelt.get(text, text) for text in texts]

@@ -49,7 +49,6 @@ from pfedlora_flwr.models.anchored import anchors_base, stamp_at
 from pfedlora_flwr.models.kept import base_of, kept, restore, stored
 from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.models.registry import check_lora
-from pfedlora_flwr.models.spec import ANCHORS
 from pfedlora_flwr.runs import right_rows
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.clear import in_the_clear
@@ -177,8 +176,8 @@ class PersonalisedClient(NumPyClient):
         check_lora(site.model, site.task)
         if method.shares_lora:
             return base_of(method.client_model(0))
-        if site.model.representation.startswith(ANCHORS):
-            return anchors_base(stamp_at(Path(site.model.representation.removeprefix(ANCHORS))))
+        if site.model.anchors:
+            return anchors_base(stamp_at(Path(site.model.anchors)))
         one = site.task.kind == TEXT and len({*method.model_names}) == 1
         return text.reader(site.model.name) if one else ""
 

@@ -69,14 +69,15 @@ class PersonalisedStrategy:
             self.shared, self._fail, self._refuse_update
         ) or PlainUplink(e, x, self.method, self.shared, self._refuse_update)
         # of the rounds so far, where they decide when to end, or what is kept
-        self._rows = self.run.rounds() if e.stop.patience or x.keeps_best else []
+        self._looks_back = bool(e.stop.patience) or x.keeps_best
+        self._rows = self.run.rounds() if self._looks_back else []
         self._data = ""
         self._origins, self._begun_after = self.run.origins(), self.run.begun_after
         self._pinned = [kept.versions for kept in self.run.checkpoints.pinned().values()]
         # of the best round, and of the one that was before
         self._best = list[Mapping[int, int]]()
         if x.keeps_best and self._rows:
-            self._best.append(best_versions(self.run, self._rows, x.verdict_score))
+            self._best.append(best_versions(self.run, e, self._rows, x.verdict_score))
 
     @property
     def ended(self) -> bool:
@@ -309,11 +310,10 @@ class PersonalisedStrategy:
         self.run.append_round(row)
         self._pinned += self.run.save_state(state, self.experiment)
         e, x = self.experiment, self.execution
-        if e.stop.patience or x.keeps_best:
+        if self._looks_back:
             self._rows.append(row)
-            best = best_round(e, self._rows, x.verdict_score)["round"]
-            if x.keeps_best and best == round.number:
-                self._best = [*self._best[-1:], dict(state.versions)]
+        if x.keeps_best and best_round(e, self._rows, x.verdict_score)["round"] == round.number:
+            self._best = [*self._best[-1:], dict(state.versions)]
         if self.ended:
             text = "%d rounds without a better validation: round %d is the last (stop.patience)"
             logger.info(text, self.experiment.stop.patience, round.number)

@@ -26,8 +26,6 @@ from pfedlora_flwr.methods.moments import positive, triangle
 
 _WHOLE = ("counts", "right", "changing")
 """What has whole numbers."""
-
-
 _LEAST = 1.0
 """Levels of a client's own deviation. Noise in whole levels then costs no more than that which is
 not rounded (tests/methods/test_sums_private.py computes it from 0.5 on)."""
@@ -146,22 +144,22 @@ class Hidden(Method):
         levels of masks, and arrive exactly. With dp these are weights, by which a record changes
         a state by at most 1, what rounding to levels adds included."""
         e, one = self.experiment, torch.ones(()).double()
+        level = 2 * e.secagg.clip / LEVELS
         if not e.dp.enabled:
-            whole, part = 2 * e.secagg.clip / LEVELS, e.secagg.clip / e.secagg.max_samples
-            return dict.fromkeys(_WHOLE, one * whole) | dict.fromkeys(("sums", "gram"), one * part)
+            part = e.secagg.clip / e.secagg.max_samples
+            return dict.fromkeys(_WHOLE, one * level) | dict.fromkeys(("sums", "gram"), one * part)
         rows, columns = triangle(self.width, torch.device("cpu"))
         share = 1.0
         if e.noising:
             numbers = sum(t.numel() for t in self.nothing().values())
-            share -= 2 * e.secagg.clip / LEVELS / self.scale * numbers**0.5
+            share -= level / self.scale * numbers**0.5
             if share <= 0:
                 raise UserError(
                     f"secagg.max-samples is {e.secagg.max_samples}; allowed with dp.level=record:"
                     " less, for rounding under masks changes as much as a record"
                 )
             assert e.dp.noise is not None
-            own = e.dp.noise / e.noising**0.5 * self.scale / (2 * e.secagg.clip / LEVELS)
-            if own < _LEAST:
+            if e.dp.noise / e.noising**0.5 * self.scale / level < _LEAST:
                 raise UserError(
                     f"dp.noise is {e.dp.noise:g}; allowed with dp.level=record and masks: more, or"
                     " a lower secagg.max-samples, for a client's noise is less than a level of the"

@@ -28,12 +28,15 @@ from pfedlora_flwr.models.encoded import kept
 from pfedlora_flwr.models.linear import Linear, layer_of
 from pfedlora_flwr.models.model import WithLast
 from pfedlora_flwr.models.own import Whole
-from pfedlora_flwr.models.spec import ANCHORS, ModelSpec
+from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import TEXT, of_inputs
 from pfedlora_flwr.training.loop import Samples
 
 FEWEST = 10
+_MAPS: dict[tuple[object, ...], tuple[Tensor, Tensor]] = {}
+"""Of the process's encoders: shift and matrix, as `mapped` gives them."""
+_MOST_MAPS = 32
 _WAY = "`pfedlora align --anchors DATA --reference MODEL --output FILE` writes one"
 
 
@@ -68,7 +71,8 @@ class Anchored(WithLast):
 def anchored(model: Whole, said: ModelSpec, task: Task) -> Anchored:
     """A client model on a frozen encoder, mapped by the file that its settings name. Raises
     UserError."""
-    file = Path(said.representation.removeprefix(ANCHORS))
+    assert said.anchors
+    file = Path(said.anchors)
     stamp = stamp_at(file)
     found = read(stamp)
     kind = of_inputs(found.inputs)
@@ -83,8 +87,13 @@ def anchored(model: Whole, said: ModelSpec, task: Task) -> Anchored:
         return Anchored(
             model, base, torch.zeros(width).double(), torch.zeros(width, to).double(), task.classes
         )
-    shift, matrix = _map(_Asked(model, said.name, stamp, said.anchors_ridge))
-    return Anchored(model, base, shift, matrix, task.classes)
+    known = base, model.side, said.name, said.anchors_ridge
+    if known not in _MAPS:
+        if len(_MAPS) == _MOST_MAPS:
+            del _MAPS[next(iter(_MAPS))]
+        own = seen(model, said.name, found.inputs)
+        _MAPS[known] = mapped(own, found.reference, said.anchors_ridge)
+    return Anchored(model, base, *_MAPS[known], task.classes)
 
 
 def anchors_base(stamp: Stamp) -> str:
@@ -151,30 +160,3 @@ def mapped(own: Tensor, reference: Tensor, ridge: float) -> tuple[Tensor, Tensor
     if n <= width:
         return mean, a.T @ torch.linalg.solve(a @ a.T + weight * torch.eye(n).double(), r)
     return mean, torch.linalg.solve(a.T @ a + weight * torch.eye(width).double(), a.T @ r)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A map, known by the encoder's base and what else decides it."""
-
-    model: Whole
-    name: str
-    stamp: Stamp
-    ridge: float
-
-    @property
-    def _known(self) -> tuple[object, ...]:
-        return self.model.base, self.model.side, self.name, self.stamp, self.ridge
-
-    def __hash__(self) -> int:
-        return hash(self._known)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Asked) and self._known == other._known
-
-
-@lru_cache(maxsize=32)
-def _map(asked: _Asked) -> tuple[Tensor, Tensor]:
-    anchors = read(asked.stamp)
-    own = seen(asked.model, asked.name, anchors.inputs)
-    return mapped(own, anchors.reference, asked.ridge)

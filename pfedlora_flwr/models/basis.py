@@ -49,7 +49,8 @@ def of_weights(names: Sequence[ModelSpec], model: ClientModel, count: int) -> tu
     """
     classifiers = tuple(map(classifier_of, dict.fromkeys(one.name for one in names)))
     encoder = frozen_encoder(model)
-    if encoder is None or not only_last_trained(model) or ", anchors" in model.base:
+    mapped = any(one.anchors for one in names)
+    if encoder is None or not only_last_trained(model) or mapped:
         raise UserError(
             "adapter.down is basis, and something is trained before the head, as in a neck, or"
             " mapped by anchors; allowed there: fixed, trained"

@@ -31,7 +31,7 @@ from pfedlora_flwr.models.lora_layers import check_called
 from pfedlora_flwr.models.model import ClientModel, Family
 from pfedlora_flwr.models.neck import Necked
 from pfedlora_flwr.models.normed import Normed
-from pfedlora_flwr.models.spec import ANCHORS, ModelSpec, specs_of
+from pfedlora_flwr.models.spec import ModelSpec, specs_of
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import generators_kept, seeded
 from pfedlora_flwr.training.kinds import TEXT
@@ -104,14 +104,13 @@ def _built(said: ModelSpec, task: Task, width: int | None) -> ClientModel:
     if task.kind == TEXT and not library and not text.is_text(bare):
         raise UserError(f"model {bare!r} has no tokeniser; allowed for text: {_allowed(task)}")
     logits = said.representation == "pretrained-logits"
-    mapped = said.representation.startswith(ANCHORS)
     width = said.neck or width
     if logits and not (library and library.weights):
         raise UserError(
             f"representation is {said.representation}, and model {bare!r} has no weights with a"
             " classifier; allowed: timm:NAME:pretrained, timm:NAME:weights=FILE, and torchvision's"
         )
-    if mapped and not ((library and library.weights) or text.is_text(bare)):
+    if said.anchors and not ((library and library.weights) or text.is_text(bare)):
         raise UserError(
             f"representation is by anchors, and model {bare!r} has no library's weights; allowed:"
             " timm:NAME:pretrained, timm:NAME:weights=FILE, torchvision's, and hf:FOLDER"
@@ -142,7 +141,7 @@ def _built(said: ModelSpec, task: Task, width: int | None) -> ClientModel:
         model.description = f"{library.library}:{library.architecture}" if library else bare
     if logits:
         model.description += ", read by its classifier"
-    if mapped:
+    if said.anchors:
         assert isinstance(model, own.Whole)
         model = anchored.anchored(model, said, task)
     inner = model
@@ -263,9 +262,8 @@ def check_allowed(said: ModelSpec) -> None:
         text.check_allowed(text.parse(bare))
     elif ":" in bare:
         permissions.check_code("model", bare)
-    if said.representation.startswith(ANCHORS):
-        file = said.representation.removeprefix(ANCHORS)
-        permissions.check_file("representation", file, permissions.WEIGHTS)
+    if said.anchors:
+        permissions.check_file("representation", said.anchors, permissions.WEIGHTS)
     if said.lora_init.startswith(lora.FOLDER):
         folder = said.lora_init.removeprefix(lora.FOLDER)
         permissions.check_file("lora.init", folder, permissions.WEIGHTS)

@@ -46,6 +46,12 @@ class ModelSpec:
         return cls(bare, **{_SETTINGS[k]: _READ.get(k, str)(value) for k, value in said.items()})
 
     @property
+    def anchors(self) -> str | None:
+        """The file of anchors by which its features are mapped."""
+        found = self.representation.removeprefix(ANCHORS)
+        return found if found != self.representation else None
+
+    @property
     def alpha(self) -> float:
         """LoRA's α, of which auto is twice its rank."""
         return self.lora_alpha or 2.0 * self.lora_rank

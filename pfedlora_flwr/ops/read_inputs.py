@@ -203,5 +203,5 @@ def _of_array(file: Path, task: Task, how: Reading) -> Inputs:
             f"{file}: it holds {loaded.dtype} {list(loaded.shape)}, and the model takes"
             f" {task.kind}; expected {wanted}"
         )
-    check_finite(str(file), inputs, missing=how.missing != "refuse")
+    check_finite(str(file), inputs, missing=how.fills)
     return inputs

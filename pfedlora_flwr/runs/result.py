@@ -284,10 +284,12 @@ def best_round(e: Experiment, rows: list[RoundRow], score: str = "accuracy") -> 
     )
 
 
-def best_versions(run: RunDirectory, rows: list[RoundRow], score: str) -> dict[int, int]:
+def best_versions(
+    run: RunDirectory, e: Experiment, rows: list[RoundRow], score: str
+) -> dict[int, int]:
     """The versions of clients' models, by client, in the best round by this score; of those that
     had none then, none."""
-    best = best_round(run.experiment(), rows, score)["round"]
+    best = best_round(e, rows, score)["round"]
     found = {
         row["client"]: row["round"]
         for row in run.visits()

@@ -18,6 +18,7 @@ from pfedlora_flwr.data.local import Site, site_settings
 from pfedlora_flwr.data.parts import FOLDER
 from pfedlora_flwr.data.source import Inputs
 from pfedlora_flwr.errors import UserError, some
+from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.files import check_folder, tensors_sha256
 from pfedlora_flwr.methods import registry
@@ -184,8 +185,8 @@ def clients_of(place: Path) -> tuple[list[int], list[int]]:
     check_folder(place)
     run = RunDirectory(place)
     if run.holds_run:
-        state, versions = _versions(run)
-        e = run.experiment()
+        config = run.run_config()
+        (state, versions), e = _versions(run, config), config.experiment
         gone = e.left_by(state.round + 1 if state else 1)
         everyone = [client for client in range(e.trained_clients) if client not in gone]
         trained = [client for client in everyone if versions.get(client, 0)]
@@ -206,7 +207,8 @@ def _clients_held(place: Path) -> list[int]:
 
 
 def _from_run(run: RunDirectory, client: int) -> Trained:
-    experiment = run.experiment()
+    config = run.run_config()
+    experiment = config.experiment
     if not isinstance(client, Integral) or not 0 <= client < experiment.clients:
         raise UserError(f"client is {client!r}; allowed: 0 to {experiment.trained_clients - 1}")
     if client in experiment.held_out_clients:
@@ -214,7 +216,7 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
             f"client {client} of {run.path} is held out and was never trained; adapt it with"
             f" `pfedlora adapt {run.path} --client {client} --output DIR`"
         )
-    state, versions = _versions(run)
+    state, versions = _versions(run, config)
     version = versions.get(client, 0)
     if state is None or version == 0:
         run.check_whole()
@@ -234,12 +236,12 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
     return _build(store, client, version, tensors, counts)
 
 
-def _versions(run: RunDirectory) -> tuple[ServerState | None, Mapping[int, int]]:
+def _versions(run: RunDirectory, config: RunConfig) -> tuple[ServerState | None, Mapping[int, int]]:
     """The newest state, and by client the version of its model that is taken (`models.keep`)."""
-    state, x = run.latest(), run.run_config().execution
+    state, e, x = run.latest(), config.experiment, config.execution
     if state is None or not x.keeps_best:
         return state, state.versions if state else {}
-    return state, best_versions(run, run.rounds(), x.verdict_score)
+    return state, best_versions(run, e, run.rounds(), x.verdict_score)
 
 
 def _token(run: RunDirectory) -> str:
