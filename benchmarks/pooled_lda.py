@@ -6,16 +6,17 @@ federation of sums ends with is a function of these alone, whoever holds which s
         [--set partition.kind=dirichlet …] [--samples 10,30,50] [--seeds 0,1,2,3,4]
         [--coordinates pretrained-logits,features,anchors:FILE]
 
-prints a CSV, a row for each candidate of s and seed: mean accuracies over the clients, in [0, 1],
-among the classes that a client holds and among all, of LDA by all clients' samples and by a
-client's own. The weights lie in the current folder, as for `compare`; DIR keeps the outputs."""
+prints a CSV, a row for each candidate and seed: mean accuracies over the clients, in [0, 1], among
+the classes that a client holds and among all, of LDA by all clients' samples and by a client's own,
+by shrinkage s. On features ridge regression on a client's own, too (scikit-learn's), by its alpha
+in place of s. The weights lie in the current folder, as for `compare`; DIR keeps the outputs."""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,6 +26,7 @@ import safetensors.numpy
 import torch
 import yaml
 from scipy.linalg import cho_factor, cho_solve
+from sklearn.linear_model import RidgeClassifier
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.data.setup import DataSetup
@@ -35,10 +37,17 @@ from pfedlora_flwr.models.spec import ModelSpec, specs_of
 from pfedlora_flwr.training.kinds import of_inputs
 from pfedlora_flwr.training.loop import Samples, infer
 
-COLUMNS = ("samples", "coordinates", "sharing", "asked", "seed", "shrinkage", "validation", "test")
+COLUMNS = (
+    *("samples", "coordinates", "head", "sharing", "asked", "seed"),
+    *("strength", "validation", "test"),
+)
 CANDIDATES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98)
+ALPHAS = (0.01, 0.03, 0.1, 0.3, 1.0)
+"""Of ridge regression on rows of length 1."""
 CHUNK = 500
 Array = Any
+Head = tuple[Array, Array, Array]
+"""Classes, weights [d, c] and biases [c] of their scores."""
 
 
 class Features:
@@ -53,7 +62,8 @@ class Features:
             registry.build(ModelSpec(spec.name, train="head", model_input=e.model_input), task)
         )
         made = named.made_with(spec.name)
-        assert encoder is not None and made is not None
+        assert encoder is not None
+        assert made is not None
         self.encoder, self.made = encoder, made
         folder.mkdir(parents=True, exist_ok=True)
         shape = len(self.dataset.labels), encoder.width
@@ -123,8 +133,8 @@ def _by_anchors(e: Experiment, own: Features, file: Path) -> tuple[Array, Array]
     return matrix, -mean @ matrix
 
 
-def lda(z: Array, labels: Array, s: float) -> tuple[Array, Array, Array]:
-    """Classes, a [d, c] and b [c] of the scores zᵀa + b. With one sample a class: nearest means."""
+def lda(z: Array, labels: Array, s: float) -> Head:
+    """With one sample a class: nearest means."""
     classes, inverse = np.unique(labels, return_inverse=True)
     means = np.zeros((len(classes), z.shape[1]))
     np.add.at(means, inverse, z)
@@ -146,7 +156,7 @@ def lda(z: Array, labels: Array, s: float) -> tuple[Array, Array, Array]:
     return classes, a, -0.5 * np.einsum("cd,dc->c", means, a)
 
 
-def accuracy(head: tuple[Array, Array, Array], z: Array, labels: Array, held: Array) -> float:
+def accuracy(head: Head, z: Array, labels: Array, held: Array) -> float:
     """Among the classes `held`."""
     classes, a, b = head
     among = np.isin(classes, held)
@@ -154,7 +164,9 @@ def accuracy(head: tuple[Array, Array, Array], z: Array, labels: Array, held: Ar
     return float(np.mean(classes[among][scores.argmax(1)] == labels))
 
 
-def rows(e: Experiment, data_path: str, at: Coordinates) -> Iterator[tuple[object, ...]]:
+def rows(
+    e: Experiment, data_path: str, at: Coordinates, *, with_alone: bool
+) -> Iterator[tuple[object, ...]]:
     """A row of each candidate for one seed."""
     setup = DataSetup(e, data_path)
     labels = np.asarray(setup.dataset.labels)
@@ -166,15 +178,38 @@ def rows(e: Experiment, data_path: str, at: Coordinates) -> Iterator[tuple[objec
     y = np.concatenate([parts[0][1] for parts in clients])
     for s in CANDIDATES:
         shared = lda(z, y, s)
-        for sharing in ("mean", "none"):
-            found: dict[str, list[list[float]]] = {"held": [], "all": []}
-            for train, *others in clients:
-                head = shared if sharing == "mean" else lda(*train, s)
-                for asked, scores in found.items():
-                    held = np.unique(train[1]) if asked == "held" else np.unique(y)
-                    scores.append([accuracy(head, *part, held) for part in others])
-            for asked, scores in found.items():
-                yield sharing, asked, e.seed, s, *(fmean(c) for c in zip(*scores, strict=True))
+        alone = (lda(*train, s) for train, *_ in clients)
+        yield from _scored(e, "lda", "mean", s, clients, (shared for _ in clients), np.unique(y))
+        if with_alone:
+            yield from _scored(e, "lda", "none", s, clients, alone, np.unique(y))
+    for alpha in ALPHAS if with_alone and at.kind == "features" else ():
+        alone = (ridge(*train, alpha) for train, *_ in clients)
+        yield from _scored(e, "ridge", "none", alpha, clients, alone, np.unique(y))
+
+
+def ridge(z: Array, labels: Array, alpha: float) -> Head:
+    """scikit-learn's classifier by ridge regression, as the scores of its classes."""
+    model = RidgeClassifier(alpha=alpha).fit(z, labels)
+    return model.classes_, model.coef_.T, model.intercept_
+
+
+def _scored(
+    e: Experiment,
+    name: str,
+    sharing: str,
+    strength: float,
+    clients: Sequence[Sequence[tuple[Array, Array]]],
+    heads: Iterable[Head],
+    known: Array,
+) -> Iterator[tuple[object, ...]]:
+    """A row of each way to be asked: among a client's classes, and among all that are `known`."""
+    found: dict[str, list[list[float]]] = {"held": [], "all": []}
+    for (train, *others), head in zip(clients, heads, strict=True):
+        for asked, scores in found.items():
+            among = np.unique(train[1]) if asked == "held" else known
+            scores.append([accuracy(head, *part, among) for part in others])
+    for asked, scores in found.items():
+        yield name, sharing, asked, e.seed, strength, *(fmean(c) for c in zip(*scores, strict=True))
 
 
 def main() -> None:
@@ -186,6 +221,7 @@ def main() -> None:
     parser.add_argument("--samples", default="10,30,50", help="training images of a client")
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--coordinates", default="pretrained-logits")
+    parser.add_argument("--only-shared", action="store_true", help="no client alone")
     said = parser.parse_args()
     base = yaml.safe_load(said.config.read_text(encoding="utf-8"))["base"]
     base |= {f"partition.{key}": value for key, value in base.pop("partition").items()}
@@ -199,7 +235,7 @@ def main() -> None:
                 own = {"partition.samples-per-client": int(samples), "seed": int(seed)}
                 e = from_flat(base | own)
                 at = at or Coordinates(e, said.data_path, said.outputs, kind)
-                for row in rows(e, said.data_path, at):
+                for row in rows(e, said.data_path, at, with_alone=not said.only_shared):
                     out.writerow((samples, kind.partition(":")[0], *row))
                     sys.stdout.flush()
 
