@@ -153,7 +153,7 @@ class OfSums(Hidden):
             shown,
             f"{self.experiment.method} adds features of {len({*self.model_names})} different"
             " encoders, which have no coordinates in common;"
-            " representation=pretrained-logits gives them some",
+            " representation=pretrained-logits or anchors:FILE gives them some",
         ]
 
     def state_init(self, seed: int) -> Tensors:

@@ -152,10 +152,13 @@ def seen(model: Whole, name: str, inputs: npt.NDArray[Any]) -> Tensor:
 
 
 def mapped(own: Tensor, reference: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
-    """(mean A [w], B [w, r]) of A [n, w] and R [n, r], float64."""
+    """(mean A [w], B [w, r]) of A [n, w] and R [n, r], float64. Raises UserError for features that
+    do not differ."""
     mean = own.mean(0)
     a, r = own - mean, (reference - reference.mean(0)).double()
     weight = ridge * float(a.square().sum(1).mean())  # of the mean diagonal of A Aᵀ
+    if not weight:
+        raise UserError("the anchors' features are all alike: write them from inputs that differ")
     n, width = a.shape
     if n <= width:
         return mean, a.T @ torch.linalg.solve(a @ a.T + weight * torch.eye(n).double(), r)

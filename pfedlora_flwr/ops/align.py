@@ -32,6 +32,8 @@ from pfedlora_flwr.training.device import channels_last, find_device
 from pfedlora_flwr.training.kinds import TEXT
 from pfedlora_flwr.training.loop import infer, mixed_precision
 
+_WHOLE: dict[str, Scalar] = {"partition.kind": "iid", "clients": 1}
+"""Of anchors, which are nobody's, a partition that any dataset can have."""
 _LEAST = 1e-6
 """Of a coordinate's deviation: what varies less is constant."""
 
@@ -131,7 +133,7 @@ def _by_anchors(config: RunConfig, data: str, reference: str, file: Path) -> Run
     """The run with models that are mapped by these anchors."""
     changes: dict[str, Scalar] = {"representation": f"anchors:{file.absolute()}", "train": "head"}
     if config.experiment.models is None:
-        changes |= {"models": reference, "dataset": data}
+        changes |= {"models": reference, "dataset": data, **_WHOLE}
     return run_config(config.flat() | changes)
 
 
@@ -141,7 +143,7 @@ def _write_anchors(
     """Writes up to so many inputs of the dataset `data`, drawn at random, with what the reference
     makes of them; how many. config: how data is read."""
     changes = {"dataset": data, "models": reference, "classes": AUTO, "data.class-names": AUTO}
-    flat = config.flat() | changes | {"representation": "features", "train": "head"}
+    flat = config.flat() | changes | _WHOLE | {"representation": "features", "train": "head"}
     e = run_config(flat | {"representation-norm": "none"}).experiment
     setup = DataSetup(e, config.execution.data_path)
     task = setup.task

@@ -97,6 +97,16 @@ def test_the_command_shows_how_common_coordinates_are_afterwards(
     words = ("-o", f"models={models}", "-o", "dataset=synthetic:200", "--json")
     alone = json.loads(pfedlora("align", *words, "--samples", "100")[1])
     assert alone["accuracy"][0][1] is None, "features of two widths"
+    # of seven classes, by which no default partition can be made; anchors need none
+    labels = np.arange(150) % 7
+    images = np.zeros((150, 32, 32, 3), np.uint8)
+    np.savez("alike.npz", images=images, labels=labels)
+    images[:] = np.random.default_rng(0).integers(0, 256, images.shape)
+    np.savez("own.npz", images=images, labels=labels)
+    for name, fails in (("own", 0), ("alike", 1)):
+        told = ("--reference", models.split(",")[0], "--output", name, "--samples", "100")
+        code, _, err = pfedlora("align", "--anchors", f"npz:{name}.npz", *told)
+        assert bool(code) == fails == ("error: the anchors' features are all alike" in err)
     told = ("--anchors", "synthetic:150", "--reference", models.split(",")[0], "--output", "a")
     code, out, err = pfedlora("align", *words, *told, "--samples", "100")
     assert code == 0, err
