@@ -38,7 +38,7 @@ from pfedlora_flwr.training.kinds import of_inputs
 from pfedlora_flwr.training.loop import Samples, infer
 
 COLUMNS = (
-    *("samples", "coordinates", "head", "sharing", "asked", "seed"),
+    *("federation", "samples", "coordinates", "head", "sharing", "asked", "seed"),
     *("strength", "validation", "test"),
 )
 CANDIDATES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98)
@@ -221,11 +221,14 @@ def main() -> None:
     parser.add_argument("--samples", default="10,30,50", help="training images of a client")
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--coordinates", default="pretrained-logits")
+    parser.add_argument("--name", default="classes", help="of the federation, the first column")
     parser.add_argument("--only-shared", action="store_true", help="no client alone")
     said = parser.parse_args()
     base = yaml.safe_load(said.config.read_text(encoding="utf-8"))["base"]
     base |= {f"partition.{key}": value for key, value in base.pop("partition").items()}
-    base |= {"method": "fedlda"} | dict(one.split("=", 1) for one in said.set)
+    base |= {"method": "fedlda"} | {
+        k: yaml.safe_load(v) for k, v in (one.split("=", 1) for one in said.set)
+    }
     out = csv.writer(sys.stdout)
     out.writerow(COLUMNS)
     for kind in said.coordinates.split(","):
@@ -236,7 +239,7 @@ def main() -> None:
                 e = from_flat(base | own)
                 at = at or Coordinates(e, said.data_path, said.outputs, kind)
                 for row in rows(e, said.data_path, at, with_alone=not said.only_shared):
-                    out.writerow((samples, kind.partition(":")[0], *row))
+                    out.writerow((said.name, samples, kind, *row))
                     sys.stdout.flush()
 
 

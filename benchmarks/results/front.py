@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import leaderboard, normalised, sensitivity
+from benchmarks.results import leaderboard, normalised, one_round, sensitivity
 from benchmarks.results.page import Page, by_seed, difference, estimate, signed
 from benchmarks.results.pretrained_federations import READS, ended, values
 from benchmarks.results.pretrained_normalised import local_heads
@@ -59,7 +59,7 @@ def make(page: Page) -> None:
     """page: of the index of all results."""
     panels = {
         "Pretrained backbones, one image per class": (
-            "100 clients, 3 backbones, CIFAR-100, 5 seeds, tuned rates",
+            "100 clients, 3 backbones, CIFAR-100, 5 seeds, tuned",
             _sorted(pretrained(page)),
         ),
         "From scratch, 60 rounds": (
@@ -93,6 +93,10 @@ def pretrained(page: Page) -> Iterator[Line]:
         name = f"{registry.title(method)} on {READS[reads]}"
         lead = difference(of(reads, method), alone)
         yield Line(name, lead, difference(none, alone).mean)
+    closed = Page(page.folder / "one-round").rows(one_round.CLOSED)
+    mean, none = (one_round.chosen(closed, SAMPLES, sharing=kind) for kind in ("mean", "none"))
+    alone = of(one_round.LOGITS, "standalone")
+    yield Line("FedLDA, one round", difference(mean, alone), difference(none, alone).mean)
     ridge = local_heads(study, rows)[SAMPLES]
     yield Line("ridge regression", difference(ridge, of("features", "standalone")), None)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
+from statistics import fmean
 
 from benchmarks.results.page import (
     RESULTS,
@@ -27,9 +28,13 @@ from benchmarks.results.page import (
 from benchmarks.results.pretrained_federations import ended, values
 from benchmarks.results.pretrained_normalised import CHOOSES, SAMPLES, local_heads, seen_by
 from benchmarks.results.pretrained_normalised import FILE as NORMALISED
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import style
+from pfedlora_flwr.report.measures import Estimate
 
-FILE, CLOSED = "runs.csv", "closed.csv"
+FILE, CLOSED, ROUNDS = "runs.csv", "closed.csv", "rounds.csv"
+ANCHORED = "anchors:cifar10-1000"
+"""The coordinates by the anchors of the table: their dataset and their number."""
 CLASSES = 10
 """That a client holds."""
 VISITS = 100
@@ -53,24 +58,26 @@ def make(page: Page) -> None:
     others = ended(study, NORMALISED)
     found: dict[str, Lines] = {}
     gains: dict[str, BySeed] = {}
+    _check_same(rows, closed)
     for samples in sorted({row[SAMPLES] for row in rows}, key=int):
         here = [row for row in rows if row[SAMPLES] == samples]
         there = seen_by(others, samples, LOGITS)
         _check_partitions(here, there)
-        ours, alone = (values(here, "fedlda", kind) for kind in ("mean", "none"))
-        for sharing, run in (("mean", ours), ("none", alone)):
-            _check_same(run, chosen(closed, samples, sharing=sharing))
+        ours, alone = (chosen(closed, samples, sharing=kind) for kind in ("mean", "none"))
         gains[samples] = {seed: ours[seed] - alone[seed] for seed in ours}
-        anchors = chosen(closed, samples, coordinates="anchors")
+        anchors = chosen(closed, samples, coordinates=ANCHORED)
         fedssa = values(there, "fedssa", "mean")
         found[samples] = {RIDGE: local[samples], FEDSSA: fedssa, LDA: ours, ANCHORS: anchors}
         page.says(*map(estimate, (ours, alone, anchors)), difference(anchors, fedssa))
         page.says(difference(ours, anchors), difference(ours, local[samples]))
-        page.settings(*(row["sums.shrinkage"] for row in here))
+        alone = values(seen_by(ended(study, "runs.csv"), samples, LOGITS), "standalone", "mean")
+        page.says(difference(ours, alone))
     _table(page, found, gains)
     _others(page, closed)
     page.says(*{int(row["parameters_up"]) // VISITS for row in rows})
     page.picture("one-round.png", lambda folder: draw(found, closed, folder))
+    page.picture("anchors.png", lambda folder: draw_anchors(page, closed, folder))
+    page.picture("rounds.png", lambda folder: draw_rounds(page, found, folder))
 
 
 def chosen(
@@ -98,9 +105,18 @@ def _check_partitions(ours: list[Row], theirs: list[Row]) -> None:
     assert hashes[0].items() <= hashes[1].items(), "the partitions are not the study's"
 
 
-def _check_same(runs: BySeed, closed: BySeed) -> None:
-    assert runs.keys() == closed.keys()
-    assert all(abs(runs[seed] - closed[seed]) < ROUNDING for seed in runs), "two computations"
+def _check_same(runs: list[Row], closed: list[Row]) -> None:
+    """Asserts that every run ends with the accuracy that the other code computes."""
+    names = ("samples", "sharing", "seed", "strength")
+    same = {"federation": "classes", "coordinates": LOGITS, "head": "lda", "asked": "held"}
+    there = {
+        tuple(row[name] for name in names): float(row["test"])
+        for row in closed
+        if same.items() <= row.items()
+    }
+    for row in runs:
+        at = row[SAMPLES], row["sharing"], row["seed"], row["sums.shrinkage"]
+        assert abs(float(row["final"]) - there[at]) < ROUNDING, f"two computations differ: {at}"
 
 
 def _images(samples: str) -> str:
@@ -168,6 +184,51 @@ def draw(found: dict[str, Lines], closed: list[Row], folder: Path) -> Path:
         axis.legend(frameon=False)
         figure.savefig(folder / "one-round.png")
     return folder / "one-round.png"
+
+
+def draw_anchors(page: Page, closed: list[Row], folder: Path) -> Path:
+    """Accuracy with one image a class against the number of anchors, a line for each dataset of
+    theirs."""
+    kinds = dict.fromkeys(row["coordinates"] for row in closed if ":" in row["coordinates"])
+    found: dict[str, dict[int, Estimate]] = {}
+    for kind in kinds:
+        dataset, _, number = kind.removeprefix("anchors:").rpartition("-")
+        found.setdefault(dataset, {})[int(number)] = estimate(
+            chosen(closed, "10", coordinates=kind)
+        )
+    with style.drawing(1, 1, (5.2, 3.0)) as (figure, axes):
+        axis = axes[0][0]
+        for dataset, each in found.items():
+            counts = sorted(each)
+            heights = [100 * each[n].mean for n in counts]
+            axis.plot(counts, heights, marker="o", label=f"anchors: {dataset}")
+        axis.set_xscale("log")
+        axis.set_xlabel("anchors")
+        axis.set_ylabel("test accuracy in %")
+        axis.legend(frameon=False)
+        figure.savefig(folder / "anchors.png")
+    return folder / "anchors.png"
+
+
+def draw_rounds(page: Page, found: dict[str, Lines], folder: Path) -> Path:
+    """Accuracy with one image a class after each round of methods that train, beside FedLDA's."""
+    rows = page.rows(ROUNDS)
+    with style.drawing(1, 1, (5.2, 3.0)) as (figure, axes):
+        axis = axes[0][0]
+        for method in registry.ordered({row["method"] for row in rows}):
+            here = [row for row in rows if row["method"] == method]
+            rounds = sorted({int(row["round"]) for row in here})
+            means = [
+                fmean(float(r["accuracy"]) for r in here if int(r["round"]) == t) for t in rounds
+            ]
+            axis.plot(rounds, [100 * mean for mean in means], label=registry.title(method))
+        level = 100 * estimate(found["10"][LDA]).mean
+        axis.axhline(level, color="#D55E00", linestyle="--", label=LDA)
+        axis.set_xlabel("rounds")
+        axis.set_ylabel("test accuracy in %")
+        axis.legend(frameon=False)
+        figure.savefig(folder / "rounds.png")
+    return folder / "rounds.png"
 
 
 def taken(folder: Path) -> None:
