@@ -19,8 +19,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "pfedlora_flwr/"
-GENERATED = "api/typed_keys.py"
-"""Names every key."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ def package(commit: str) -> dict[str, str]:
                 for member in archive
                 if member.name.endswith(".py") and (reader := archive.extractfile(member))
             }
-    return {name: code(text) for name, text in files.items() if name != GENERATED}
+    return {name: code(text) for name, text in files.items()}
 
 
 def outside(feature: Feature, files: Mapping[str, str]) -> list[str]:

@@ -94,7 +94,6 @@ def test_nothing_imports_in_a_circle() -> None:
 
 
 LONG = {
-    "api.typed_keys": "every key as an argument, written from the declarations",
     "cli": "every command with its options, declared in one place",
     "experiment": "every key that can change a result, declared in one place",
 }
