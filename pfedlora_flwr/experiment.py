@@ -379,6 +379,12 @@ class Experiment(Section):
         return max(1, int(self.participation * len(self.clients_in(round)) + 1e-9))
 
     @property
+    def fewest_sampled(self) -> int:
+        """K of the round in which it is least, as clients leave."""
+        changes = {1, *(last + 1 for last, _ in self.clients_left if last >= 0)}
+        return min(map(self.sampled_in, changes))
+
+    @property
     def default_name(self) -> str:
         """A name for the run's directory where the user gives none."""
         return f"{self.method}-{self.dataset}".replace(":", "-").replace("/", "-")

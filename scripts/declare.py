@@ -100,7 +100,6 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
-
 '''
 _GIVEN = """def named(  # jedi reads no TypedDict, but follows what is handed on
     *,

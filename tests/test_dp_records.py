@@ -14,13 +14,13 @@ import pytest
 
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features.dp.plan import plan
 from pfedlora_flwr.federation import messages
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.messages import Instruction
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.federation.wire import to_arrays
-from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.methods.pfedlora_plus import PFedLoRAPlus
 from pfedlora_flwr.runs.accountant import record_epsilon, record_noise_for

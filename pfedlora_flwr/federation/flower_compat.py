@@ -326,7 +326,11 @@ def _legacy_context(round: int, strategy: _Strategy) -> LegacyContext:
 
 def silence_workflow() -> None:
     """Keeps what Flower's workflow logs out of the log: whatever it says is said by us."""
-    logging.getLogger("flwr").addFilter(lambda record: record.module != "secaggplus_workflow")
+    logging.getLogger("flwr").addFilter(_is_not_workflows)
+
+
+def _is_not_workflows(record: logging.LogRecord) -> bool:
+    return record.module != "secaggplus_workflow"
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from pfedlora_flwr.audit.audit import audit
 from pfedlora_flwr.audit.canaries import RARE
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features.dp.plan import plan
 from pfedlora_flwr.federation import dp
-from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.sums import OfSums
 from pfedlora_flwr.models.summary import Summary
