@@ -1,6 +1,7 @@
-"""One round of sums in the study of pretrained backbones: runs.csv, the run table of a comparison
-by `benchmarks/one-round.yaml`. The partitions are the study's, seed by seed (by their hashes), so
-differences to its runs are paired.
+"""One round of sums in the study of pretrained backbones. runs.csv: the run table of a comparison
+by `benchmarks/one-round.yaml`. closed.csv: the same and further federations by other code,
+`benchmarks/pooled_lda.py`, whose test accuracies the runs' must equal. The partitions are the
+study's, seed by seed (by their hashes), so differences to its runs are paired.
 
     python -m benchmarks.results.one_round FOLDER
 
@@ -24,44 +25,72 @@ from benchmarks.results.page import (
     write_csv,
 )
 from benchmarks.results.pretrained_federations import ended, values
+from benchmarks.results.pretrained_normalised import CHOOSES, SAMPLES, local_heads, seen_by
 from benchmarks.results.pretrained_normalised import FILE as NORMALISED
-from benchmarks.results.pretrained_normalised import SAMPLES, local_heads, seen_by
 from pfedlora_flwr.report import style
 
-FILE = "runs.csv"
+FILE, CLOSED = "runs.csv", "closed.csv"
 CLASSES = 10
 """That a client holds."""
 VISITS = 100
 """That send sums: one of each client."""
-COLUMNS = (SAMPLES, "sums.correction", "method", "seed", "final", "parameters_up", "partition")
-TITLES = {"none": "FedLDA, one round", "ridge": "… and a private ridge of what is left"}
+COLUMNS = (
+    *(SAMPLES, "sharing", "sums.shrinkage", "method", "seed", "final"),
+    *("parameters_up", "partition"),
+)
+LOGITS = "pretrained-logits"
 RIDGE, FEDSSA = "ridge regression, a client alone", "FedSSA, 40 rounds"
+LDA, ANCHORS = "FedLDA, one round, on logits", "… on features mapped by anchors"
+ROUNDING = 1e-4
+"""Between two computations: a test image of a hundred clients'."""
 Lines = dict[str, BySeed]
 
 
 def make(page: Page) -> None:
     study = Page(RESULTS / "pretrained")
-    rows = ended(page, FILE)
-    alone = local_heads(study, ended(study, "runs.csv"))
+    rows, closed = ended(page, FILE), page.rows(CLOSED)
+    local = local_heads(study, ended(study, "runs.csv"))
     others = ended(study, NORMALISED)
     found: dict[str, Lines] = {}
+    gains: dict[str, BySeed] = {}
     for samples in sorted({row[SAMPLES] for row in rows}, key=int):
         here = [row for row in rows if row[SAMPLES] == samples]
-        there = seen_by(others, samples, "pretrained-logits")
+        there = seen_by(others, samples, LOGITS)
         _check_partitions(here, there)
-        ours = {
-            title: values(here, "fedlda", "mean", **{"sums.correction": kind})
-            for kind, title in TITLES.items()
-        }
-        found[samples] = {
-            RIDGE: alone[samples],
-            FEDSSA: values(there, "fedssa", "mean"),
-        } | ours
-    _table(page, found)
-    sent = {int(row["parameters_up"]) // VISITS for row in rows}
-    page.says(*sent)
-    page.settings("0.2", "0.35", "0.5")
-    page.picture("one-round.png", lambda folder: draw(found, folder))
+        ours, alone = (values(here, "fedlda", kind) for kind in ("mean", "none"))
+        for sharing, run in (("mean", ours), ("none", alone)):
+            _check_same(run, chosen(closed, samples, sharing=sharing))
+        gains[samples] = {seed: ours[seed] - alone[seed] for seed in ours}
+        anchors = chosen(closed, samples, coordinates="anchors")
+        fedssa = values(there, "fedssa", "mean")
+        found[samples] = {RIDGE: local[samples], FEDSSA: fedssa, LDA: ours, ANCHORS: anchors}
+        page.says(*map(estimate, (ours, alone, anchors)), difference(anchors, fedssa))
+        page.says(difference(ours, anchors), difference(ours, local[samples]))
+        page.settings(*(row["sums.shrinkage"] for row in here))
+    _table(page, found, gains)
+    _others(page, closed)
+    page.says(*{int(row["parameters_up"]) // VISITS for row in rows})
+    page.picture("one-round.png", lambda folder: draw(found, closed, folder))
+
+
+def chosen(
+    rows: list[Row],
+    samples: str,
+    *,
+    federation: str = "classes",
+    coordinates: str = LOGITS,
+    head: str = "lda",
+    sharing: str = "mean",
+    asked: str = "held",
+) -> BySeed:
+    """Test accuracies by seed, with the strength of the best validation accuracy on the first."""
+    where = {"federation": federation, "samples": samples, "coordinates": coordinates}
+    where |= {"head": head, "sharing": sharing, "asked": asked}
+    here = [row for row in rows if where.items() <= row.items()]
+    of_first = (row for row in here if row["seed"] == CHOOSES)
+    best = max(of_first, key=lambda row: float(row["validation"]))
+    same = (row for row in here if row["strength"] == best["strength"])
+    return {row["seed"]: float(row["test"]) for row in same}
 
 
 def _check_partitions(ours: list[Row], theirs: list[Row]) -> None:
@@ -69,36 +98,71 @@ def _check_partitions(ours: list[Row], theirs: list[Row]) -> None:
     assert hashes[0].items() <= hashes[1].items(), "the partitions are not the study's"
 
 
-def _table(page: Page, found: dict[str, Lines]) -> None:
-    plain, corrected = TITLES.values()
+def _check_same(runs: BySeed, closed: BySeed) -> None:
+    assert runs.keys() == closed.keys()
+    assert all(abs(runs[seed] - closed[seed]) < ROUNDING for seed in runs), "two computations"
+
+
+def _images(samples: str) -> str:
+    return f"{int(samples) // CLASSES} a class"
+
+
+def _table(page: Page, found: dict[str, Lines], gains: dict[str, BySeed]) -> None:
     lines = [
         [name, *(percent(estimate(each[name])) for each in found.values())]
-        for name in (RIDGE, FEDSSA, plain, corrected)
+        for name in (RIDGE, FEDSSA, LDA, ANCHORS)
     ]
-    for other, name in ((FEDSSA, "FedLDA − FedSSA"), (RIDGE, "FedLDA − ridge regression")):
-        beside = [difference(each[plain], each[other]) for each in found.values()]
-        lines.append([name, *map(points, beside)])
-    images = (f"{int(samples) // CLASSES} a class" for samples in found)
-    page.table("one-round", ("accuracy", *images), lines)
+    beside = [difference(each[LDA], each[FEDSSA]) for each in found.values()]
+    lines.append(["FedLDA on logits − FedSSA", *map(points, beside)])
+    lines.append(["… − itself without sharing", *map(points, map(estimate, gains.values()))])
+    page.table("one-round", ("accuracy", *map(_images, found)), lines)
 
 
-def draw(found: dict[str, Lines], folder: Path) -> Path:
+def _others(page: Page, closed: list[Row]) -> None:
+    """A line for each federation, number of images and kind of coordinates."""
+    groups = dict.fromkeys((r["federation"], r["samples"], r["coordinates"]) for r in closed)
+    lines = []
+    for federation, samples, coordinates in groups:
+        at = {"federation": federation, "coordinates": coordinates}
+        shared, everyone = (chosen(closed, samples, asked=a, **at) for a in ("held", "all"))
+        alone = chosen(closed, samples, sharing="none", **at)
+        gain = difference(shared, alone)
+        page.says(gain, *map(estimate, (shared, everyone, alone)))
+        cells = [percent(estimate(one)) for one in (shared, alone)]
+        lines.append(
+            [federation, samples, coordinates, *cells, points(gain), percent(estimate(everyone))]
+        )
+    header = ("federation", "images a client", "coordinates", "FedLDA", "without sharing")
+    page.whole("federations", (*header, "gain from sharing", "among all classes"), lines)
+
+
+def draw(found: dict[str, Lines], closed: list[Row], folder: Path) -> Path:
     """Accuracy against images a class, a line for each way."""
+    more = {r["samples"] for r in closed if (r["federation"], r["head"]) == ("classes", "ridge")}
+    longer = found | {
+        samples: {
+            LDA: chosen(closed, samples),
+            RIDGE: chosen(closed, samples, coordinates="features", head="ridge", sharing="none"),
+        }
+        for samples in sorted(more - found.keys(), key=int)
+    }
     with style.drawing(1, 1, (5.2, 3.2)) as (figure, axes):
         axis = axes[0][0]
-        counts = [int(samples) // CLASSES for samples in found]
-        lines = (RIDGE, FEDSSA, TITLES["none"])
-        for name, colour in zip(lines, ("#000000", "#0072B2", "#D55E00"), strict=True):
-            each = [estimate(here[name]) for here in found.values()]
+        colours = ("#000000", "#0072B2", "#D55E00", "#009E73")
+        for name, colour in zip((RIDGE, FEDSSA, LDA, ANCHORS), colours, strict=True):
+            each = {n: estimate(here[name]) for n, here in longer.items() if name in here}
             axis.errorbar(
-                counts,
-                [100 * e.mean for e in each],
-                yerr=[100 * (e.half or 0) for e in each],
+                [int(samples) // CLASSES for samples in each],
+                [100 * e.mean for e in each.values()],
+                yerr=[100 * (e.half or 0) for e in each.values()],
                 color=colour,
                 marker="o",
                 label=name,
             )
-        axis.set_xticks(counts)
+        axis.set_xscale("log")
+        counts = [int(samples) // CLASSES for samples in longer]
+        axis.set_xticks(counts, map(str, counts))
+        axis.minorticks_off()
         axis.set_xlabel("training images of each class that a client holds")
         axis.set_ylabel("test accuracy in %")
         axis.legend(frameon=False)
@@ -108,12 +172,8 @@ def draw(found: dict[str, Lines], folder: Path) -> Path:
 
 def taken(folder: Path) -> None:
     """Writes runs.csv from a comparison's run table."""
-    rows = list(csv.DictReader((folder / "report" / "runs.csv").open(encoding="utf-8")))
-    write_csv(
-        RESULTS / "one-round" / FILE,
-        ["sharing", *COLUMNS],
-        ([row.get("sharing", "mean"), *map(row.get, COLUMNS)] for row in rows),
-    )
+    rows = csv.DictReader((folder / "report" / "runs.csv").open(encoding="utf-8"))
+    write_csv(RESULTS / "one-round" / FILE, COLUMNS, ([row[c] for c in COLUMNS] for row in rows))
 
 
 if __name__ == "__main__":

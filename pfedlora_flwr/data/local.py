@@ -74,7 +74,8 @@ def site_settings(node_config: Mapping[str, Any]) -> dict[str, str]:
 def without_own_folders(line: str, node_config: Mapping[str, Any]) -> str:
     """The line for people who have not this node: of the paths to the site's own files, as its
     settings name them, the last name alone."""
-    settings = [node_config[name] for name in ("data-path", "state-path") if name in node_config]
+    named = "data-path", "state-path", permissions.ANCHORS
+    settings = [node_config[name] for name in named if name in node_config]
     if "dataset" in node_config:
         settings.append(registry.path_in(str(node_config["dataset"])))
     paths = {Path(way(str(text))) for text in settings for way in (str, abspath, expanduser)}

@@ -27,6 +27,8 @@ CODE, DATA, WEIGHTS, DOWNLOADS = NODE_KEYS = (
 )
 """The keys of a node-config that allow something."""
 OUTPUT = "output-root"
+ANCHORS = "anchors"
+"""The key of a node-config with the node's own copy of a run's anchors."""
 _FLOWERS, _SERVER, _SIMULATION = ("flwr-", "flower-"), "flwr-serverapp", "flwr-simulation"
 
 
@@ -156,7 +158,7 @@ def check_file(what: str, path: str, key: str, also: str = "") -> None:
 
     what: the run's key. also: another folder, of a library's."""
     now = _now()
-    if now.anything or (what == "data-path" and path in now.own):
+    if now.anything or (what in ("data-path", "representation") and path in now.own):
         return
     root = now.root(key)
     allowed = path.startswith(("/", "~")) and any(_all_below(path, r) for r in (root, also) if r)

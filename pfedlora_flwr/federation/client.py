@@ -49,6 +49,7 @@ from pfedlora_flwr.models.anchored import anchors_base, stamp_at
 from pfedlora_flwr.models.kept import base_of, kept, restore, stored
 from pfedlora_flwr.models.named import random_weights, without_path
 from pfedlora_flwr.models.registry import check_lora
+from pfedlora_flwr.models.spec import ANCHORS
 from pfedlora_flwr.runs import right_rows
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.clear import in_the_clear
@@ -86,6 +87,9 @@ class PersonalisedClient(NumPyClient):
     ) -> None:
         """data_path: the run's, where the node's own settings, which come first, name none.
         scores: what is told of an evaluation, of `scores_told`."""
+        own = node_config.get(permissions.ANCHORS)  # the run names the server's copy
+        if own and experiment.representation.startswith(ANCHORS):
+            experiment = experiment.replace(representation=f"{ANCHORS}{own}")
         self.experiment = experiment
         self.scores = scores
         self.node_config = node_config

@@ -29,7 +29,7 @@ class FedLDA(Shrunk):
     )
     usual = 0.5
 
-    choices = (0.05, 0.2, 0.35, 0.5, 0.75)
+    choices = (0.1, 0.35, 0.6, 0.8, 0.9)
     formulas = ("oas",)
 
     def strength(self, total: Sums, right: Tensor) -> float:

@@ -74,8 +74,10 @@ class Hidden(Method):
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
         e, told = experiment, f"allowed with {experiment.method}"
-        if e.dp.enabled and e.rounds < 2:
-            raise UserError(f"rounds is {e.rounds}; {told} and dp: at least 2, for the last sends")
+        if e.rounds < 2:
+            raise UserError(
+                f"rounds is {e.rounds}; {told}: at least 2, for the last brings the sums"
+            )
         if e.noises_sums:
             public = e.normalise == "model" or e.data.text_column is not None
             if not public:

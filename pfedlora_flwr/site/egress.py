@@ -95,6 +95,8 @@ def limited_upload(policy: Policy, upload: Upload, labels: Tensor, rows: Sequenc
     least, tensors, samples = policy.egress.min_count, dict(upload.tensors), upload.samples
     if len(labels) < least:
         raise UserError(f"egress.min-count is {least} here, of {len(labels)} training samples")
+    if least == 1 and policy.egress.class_counts == "each":
+        return upload
     if "classes" in tensors:
         held = tensors["classes"]
         enough = torch.bincount(labels.cpu(), minlength=int(held.max()) + 1)[held.cpu()] >= least

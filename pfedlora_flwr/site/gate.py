@@ -24,7 +24,7 @@ from pfedlora_flwr.site.policy import NODE_KEYS, POLICY, Policy, held
 logger = logging.getLogger(__name__)
 KEYS = (
     *("state-path", "dataset", "partition-id", "num-partitions", "data-path", "class-map"),
-    *(POLICY, *NODE_KEYS),
+    *(permissions.ANCHORS, POLICY, *NODE_KEYS),
 )
 """The keys of a node-config (docs/deployment.md)."""
 

@@ -111,7 +111,8 @@ class Policy(Section):
             raise UserError(mistakes[0])
         both = told.keys() & said.keys()
         merged = told | said | {n: _stricter(_KEYS[n], told[n], said[n]) for n in both}
-        own = {str(node_config[n]) for n in ("dataset", "data-path") if n in node_config}
+        named = "dataset", "data-path", permissions.ANCHORS
+        own = {str(node_config[n]) for n in named if n in node_config}
         made = cls.of_values(merged, file=path, sha256=sha256, own=frozenset(own))
         for line in made.contradictions():
             raise UserError(line)

@@ -252,7 +252,7 @@ def test_a_plan_tells_of_replaced_records_and_few_ones(
     ("keys", "line"),
     [
         ({"sums.shrinkage": "validation"}, "allowed with dp: auto, or a number"),
-        ({"rounds": 1}, "rounds is 1; allowed with fedlda and dp: at least 2"),
+        ({"rounds": 1}, "rounds is 1; allowed with fedlda: at least 2"),
         ({"normalise": "federation"}, "normalise is federation; .* dp.level=record: model"),
         ({"dp.clip": 2}, "dp.clip is 2; allowed with fedlda and dp.level=record: 1"),
         ({"secagg.enabled": True, "sums.honest": 11}, "sums.honest is 11; .*: at most 10"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from sklearn.linear_model import Ridge
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError, permissions
+from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.models import anchored
 from pfedlora_flwr.models.anchored import Anchors
 from pfedlora_flwr.models.kept import kept
@@ -24,6 +26,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import Call, run_locally
 from tests.models.bases import base
+from tests.test_joining import serve, sites  # noqa: F401
 
 pytest.importorskip("timm")
 NAMES = "test_resnet", "test_efficientnet"
@@ -136,6 +139,28 @@ def test_methods_of_one_width_train_on_them_and_models_come_back(
     anchored.write(Path("a.anchors"), Anchors(anchors.inputs[:50], anchors.reference[:50], {}))
     with pytest.raises(UserError, match=r"was trained on the base timm:.*anchors sha256:"):
         load_trained(where / "run", 1)
+
+
+@pytest.mark.slow
+def test_a_node_has_its_own_copy_of_the_anchors_and_no_other_file(
+    where: Path,
+    pfedlora: Call,
+    sites: list[dict[str, Any]],  # noqa: F811
+) -> None:
+    models, nodes = base(where, "test_resnet"), sites
+    kind = written(pfedlora, models)
+    for k, node in enumerate(nodes):
+        own = where / f"copy{k}"
+        shutil.copy("a.anchors", own)
+        node |= {"anchors": str(own), "weights-root": str(where), "policy": str(where / "rules")}
+    (where / "rules").write_text("")
+    keys = {"models": models, "train": "head", "representation": kind, "method": "fedlda"}
+    here, there = (serve(where / name, nodes, **keys) for name in ("one", "two"))
+    assert here["models_sha256"] == there["models_sha256"]
+    found = anchored.read(anchored.stamp_at(Path("copy2")))
+    anchored.write(Path("copy2"), Anchors(found.inputs[:50], found.reference[:50], {}))
+    with pytest.raises(RunFailed, match="1 turned away: its base is 'anchors sha256:"):
+        serve(where / "three", nodes, **keys | {"node-timeout": 1})
 
 
 def test_what_cannot_be_anchors_is_one_line(where: Path, pfedlora: Call) -> None:
