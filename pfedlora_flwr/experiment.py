@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pfedlora_flwr.data.keys import DataKeys, PartitionKeys, SplitKeys
-from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg, Stop
+from pfedlora_flwr.features.dp.keys import DP
+from pfedlora_flwr.features.held_out.keys import HeldOut
+from pfedlora_flwr.features.masks.keys import SecAgg
+from pfedlora_flwr.federation.keys import Stop
 from pfedlora_flwr.keys import (
     Form,
     Key,

@@ -18,7 +18,7 @@ import torch
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.keys import LEVELS
+from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.federation.link import Link, Server
 from pfedlora_flwr.methods.hidden_sums import Hidden
 from pfedlora_flwr.methods.method import ByClient, Method, Refused, Tensors, Upload, check_layout

@@ -10,7 +10,7 @@ from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.federation.keys import LEVELS
+from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.runs.begin import Begin
 
 _MESSAGE = 10.0
