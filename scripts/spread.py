@@ -41,7 +41,7 @@ FEATURES = (
         "differential privacy",
         r"federation/dp|runs/(accountant|budget|spent)|models/private"
         r"|training/entropy|report/privacy|features/dp",
-        r"\bdp\b|\bdp_|_dp\b|\bDP\b|epsilon|runs\.(accountant|budget|spent)|training\.entropy",
+        r"\bdp\b|\bdp_|_dp\b|\bDP\b|epsilon|features\.dp|training\.entropy",
     ),
     Feature(
         "held-out clients",

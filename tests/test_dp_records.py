@@ -14,7 +14,9 @@ import pytest
 
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features.dp.accountant import record_epsilon, record_noise_for
 from pfedlora_flwr.features.dp.plan import plan
+from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation import messages
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.clients import RunFailed
@@ -23,10 +25,8 @@ from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.federation.wire import to_arrays
 from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.methods.pfedlora_plus import PFedLoRAPlus
-from pfedlora_flwr.runs.accountant import record_epsilon, record_noise_for
 from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.training import entropy
 from tests.conftest import Call, run_locally
 from tests.models.bases import base

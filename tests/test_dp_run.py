@@ -19,7 +19,10 @@ from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.commands.display import stopped_code, summary
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.federation import dp, wire
+from pfedlora_flwr.features.dp import link as dp
+from pfedlora_flwr.features.dp.accountant import epsilon, noise_for
+from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.flower_compat import Key, Stage
@@ -30,9 +33,7 @@ from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.runs import directory
-from pfedlora_flwr.runs.accountant import epsilon, noise_for
 from pfedlora_flwr.runs.begin import find
-from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.privacy import privacy_of

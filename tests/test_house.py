@@ -37,8 +37,14 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 OF_FEATURES = {
     "feature": "config",
     "rules": "config",
+    "accountant": "runs",
+    "budget": "runs",
+    "record": "runs",
+    "spent": "runs",
+    "link": "federation",
     "plan": "launch",
     "plans": "launch",
+    "table": "report",
 }
 """A feature's files, by the room on whose floor they stand."""
 FILES = {

@@ -18,12 +18,12 @@ from scipy.optimize import brentq
 from pfedlora_flwr.audit.canaries import RARE, beside_normal, ceiling, lower_bound
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.federation import dp
+from pfedlora_flwr.features.dp import accountant
+from pfedlora_flwr.features.dp import link as dp
+from pfedlora_flwr.features.dp.budget import Budget, replaced, spent_by_lines
 from pfedlora_flwr.federation.secure.uplink import moved_by
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.rng import sample_clients
-from pfedlora_flwr.runs import accountant
-from pfedlora_flwr.runs.budget import Budget, replaced, spent_by_lines
 
 STANDARD_ERRORS = 4.5
 """Beyond which a statistic of honest noise lies once in 150,000 times."""

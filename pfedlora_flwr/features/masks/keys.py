@@ -34,6 +34,16 @@ class SecAgg(Section):
         high=1_000_000,
     )
 
+    @property
+    def level(self) -> float:
+        """The width of a level."""
+        return 2 * self.clip / LEVELS
+
+    @property
+    def rounding(self) -> float:
+        """The most by which rounding to levels changes an element."""
+        return 2 * self.clip / (LEVELS - 1)
+
     def check(self) -> None:
         if self.enabled and math.frexp(self.clip)[0] != 0.5:
             raise wrong("secagg.clip", self.clip, "a power of two, such as 0.5, 1 or 2")
