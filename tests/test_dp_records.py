@@ -336,7 +336,7 @@ def test_an_audit_passes_honest_noise_and_fails_for_less(
     )
     output = tmp_path / "run"
     for share in (1.0, 0.5, 0.25, 0.0):
-        for place in ("models.private", "federation.dp"):
+        for place in ("models.private", "features.dp.link"):
             monkeypatch.setattr(
                 f"pfedlora_flwr.{place}.gaussian",
                 lambda count, share=share: share * entropy.gaussian(count),
