@@ -15,12 +15,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.federation import dp
+from pfedlora_flwr.features.dp import accountant
+from pfedlora_flwr.features.dp import link as dp
 from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.private import train
 from pfedlora_flwr.rng import torch_generator
-from pfedlora_flwr.runs import accountant
 from pfedlora_flwr.training.loop import Noise, Samples, Visit
 
 SIZES = (170, 610, 30_670, 2_600_000)

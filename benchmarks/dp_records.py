@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.dp_runs import fill, first_images, of_dp
+from pfedlora_flwr.features.dp.accountant import record_noise_for
 from pfedlora_flwr.models import private
 from pfedlora_flwr.models.adapter import Adapter
-from pfedlora_flwr.runs.accountant import record_noise_for
 from pfedlora_flwr.runs.directory import RunDirectory
 
 if TYPE_CHECKING:

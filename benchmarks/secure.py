@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.rounds import options
-from pfedlora_flwr.federation.keys import LEVELS
+from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.deployment.processes import Federation

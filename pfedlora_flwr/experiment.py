@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from pfedlora_flwr.data.keys import DataKeys, PartitionKeys, SplitKeys
-from pfedlora_flwr.federation.keys import DP, HeldOut, SecAgg, Stop
+from pfedlora_flwr.features.dp.keys import DP
+from pfedlora_flwr.features.held_out.keys import HeldOut
+from pfedlora_flwr.features.masks.keys import SecAgg
+from pfedlora_flwr.federation.keys import Stop
 from pfedlora_flwr.keys import (
     Form,
     Key,
@@ -377,6 +380,12 @@ class Experiment(Section):
     def sampled_in(self, round: int) -> int:
         """K of a round."""
         return max(1, int(self.participation * len(self.clients_in(round)) + 1e-9))
+
+    @property
+    def fewest_sampled(self) -> int:
+        """K of the round in which it is least, as clients leave."""
+        changes = {1, *(last + 1 for last, _ in self.clients_left if last >= 0)}
+        return min(map(self.sampled_in, changes))
 
     @property
     def default_name(self) -> str:

@@ -1,7 +1,7 @@
 """Writes what the code declares into the files that repeat it: `make docs`.
 
 docs/keys.md: every configuration key. docs/cli.md: the help of every command. docs/output.md: every field of the files that programs read.
-pfedlora_flwr/api/typed_keys.py: the keys with their types, as arguments of the API. pfedlora_flwr/ops/known.json: keys, methods and datasets for who asks without PyTorch.
+pfedlora_flwr/api/typed_keys.pyi: the keys with their types, as arguments of the API. pfedlora_flwr/ops/known.json: keys, methods and datasets for who asks without PyTorch.
 pyproject.toml: every key's default, for `flwr run`, and the version, which Flower reads there (it
 takes no dynamic one). CITATION.cff: the version and the project's address. A test holds all of them
 equal to the code."""
@@ -96,28 +96,20 @@ Written by `make docs` from the declarations in the code: change those."""
 # ruff: noqa: E501
 # fmt: off
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
-
+from typing import Any, Literal, TypedDict
 
 '''
-_GIVEN = '''if TYPE_CHECKING:
-    def named(  # jedi reads no TypedDict, but follows what is handed on
-        *,
+_GIVEN = """def named(  # jedi reads no TypedDict, but follows what is handed on
+    *,
 {arguments}
-    ) -> Mapping[str, Any]: return {{}}
-else:
-    def named(**keys: Any) -> Mapping[str, Any]:
-        """The keys of a call, whatever their names: these are checked elsewhere."""
-        return keys
-'''
+) -> Mapping[str, Any]: ...
+"""
 
 
 def typed_keys() -> str:
-    """pfedlora_flwr/api/typed_keys.py: a TypedDict for each call that takes keys, over one of those
+    """pfedlora_flwr/api/typed_keys.pyi: a TypedDict for each call that takes keys, over one of those
     that all take."""
     every = {re.sub(r"[.-]", "_", name): key for name, key in all_keys().items()}
     apart = dict.fromkeys(name for own in _CALLS.values() for name in own)
@@ -132,7 +124,7 @@ def typed_keys() -> str:
         parts.append(_dict(f"{call.title()}Keys", "Keys", rest))
     parts.append(_dict("DataKeys", "ReadingKeys", [every["data_path"]]))
     arguments = "\n".join(
-        f"        {name}: {_type(key)} = {key.text(key.default)!r}," for name, key in every.items()
+        f"    {name}: {_type(key)} = {key.text(key.default)!r}," for name, key in every.items()
     )
     return "\n\n".join([*parts, _GIVEN.format(arguments=arguments)])
 
@@ -328,7 +320,7 @@ def declared() -> dict[Path, str]:
     return {
         ROOT / "docs" / "keys.md": keys_page(),
         ROOT / "docs" / "cli.md": cli_page(),
-        ROOT / "pfedlora_flwr" / "api" / "typed_keys.py": typed_keys(),
+        ROOT / "pfedlora_flwr" / "api" / "typed_keys.pyi": typed_keys(),
         ROOT / "pfedlora_flwr" / "ops" / "known.json": known(),
         output: output_page(output.read_text(encoding="utf-8")),
         project: pyproject(project.read_text(encoding="utf-8")),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 from flwr.common.secure_aggregation.quantization import quantize
 
-from pfedlora_flwr.federation.keys import LEVELS
+from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.rng import derive
 from tests.plain import Plain

@@ -3,7 +3,8 @@ Flower, disk or processes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -105,6 +106,15 @@ CELLS = [
 def make(experiment: Experiment, classes: int = 10) -> Method:
     """The experiment's method."""
     return registry.make(experiment, Task(classes))
+
+
+def maker(base: dict[str, object]) -> Callable[..., Any]:
+    """Makes the method of these keys, for so many classes, with others by name."""
+
+    def made(classes: int = 10, **keys: object) -> Any:
+        return make(from_flat(base | keys), classes)
+
+    return made
 
 
 def visit(experiment: Experiment, client: int = 0, round: int = 1) -> Visit:

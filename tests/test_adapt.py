@@ -40,6 +40,7 @@ from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import Call, Done, made_once, run_locally
 from tests.models.bases import base
 from tests.plain import ANY_MODEL, Plain, make, runs
+from tests.wrong_inputs import table
 
 KEYS: Mapping[str, object] = {
     "clients": 10,
@@ -480,80 +481,44 @@ def test_a_late_visit_removes_no_later_version(tmp_path: Path) -> None:
     assert store.versions() == [5, 6, 7]
 
 
-WRONG = {
-    "a client that was in the run": (
-        ("{file}", "--client", "3"),
-        "client 3 was in the run; allowed: 8, 9, which were held out, or a client with data of its"
-        " own, by dataset=…",
-    ),
-    "no client": (("{file}",), "no client is given; allowed: 8, 9, which were held out"),
-    "a client without data": (("{file}", "--client", "12"), "client 12 has no data; allowed: 8, 9"),
-    "a client's model": (
-        ("{run}/clients/0/round-000002.safetensors", "--client", "8"),
-        "holds no shared state; `pfedlora export RUN --shared --output FILE` writes one",
-    ),
-    "no safetensors": (
-        ("{run}/config.yaml", "--client", "8"),
-        "config.yaml is neither a run nor a file of `pfedlora export RUN --shared`",
-    ),
-    "nothing": (("nothing", "--client", "8"), "nothing is neither a run nor a file"),
-    "a folder without a run": (("{run}/logs", "--client", "8"), "logs holds no run"),
-    "a key of the run": (
-        ("{file}", "--client", "8", "-o", "lr=1"),
-        "lr is as in the run; allowed with adapt: dataset, data-path, models, rounds, device",
-    ),
-    "an unknown key": (
-        ("{file}", "-o", "dattaset=x"),
-        "unknown key 'dattaset'; did you mean 'dataset'?",
-    ),
-    "another number of classes": (
-        ("{file}", "-o", "dataset=npz:three.npz"),
-        "dataset 'npz:three.npz' has the classes a, b, c, and the shared state 0, 1, 2, 3",
-    ),
-    "too many classes": (
-        ("{file}", "-o", "dataset=npz:many.npz"),
-        "has 12 classes, the run 10: restore its classes, or begin",
-    ),
-    "another kind of input": (
-        ("{file}", "-o", "dataset=npz:vectors.npz"),
-        "the Experiment says images of 3x32x32",
-    ),
-    "too few samples": (("{file}", "-o", "dataset=npz:few.npz"), "and a client needs 10"),
-    "a held-out client with a dataset": (
-        ("{file}", "--client", "8", "-o", "dataset=npz:ten.npz"),
-        "client 8 is held out and has its part of the run's data",
-    ),
-    "a model of the run's data": (
-        ("{file}", "--client", "8", "-o", "models=cnn1"),
-        "models is for a client with data of its own",
-    ),
-    "columns of the run's data": (
-        ("{file}", "--client", "8", "-o", "data.label-column=x"),
-        "data.label-column is for a client with data of its own; give dataset=…, too, or leave it"
-        " out",
-    ),
-    "columns that its own data does not have": (
-        ("{file}", "-o", "dataset=npz:ten.npz", "-o", "data.label-column=x"),
-        "data.label-column is not used: dataset 'npz:ten.npz' does not take it; leave it out",
-    ),
-    "several models": (
-        ("{file}", "-o", "dataset=npz:ten.npz", "-o", "models=cnn1,cnn2"),
-        "models is 'cnn1,cnn2'; allowed with adapt: one model",
-    ),
-    "an unknown model": (
-        ("{file}", "-o", "dataset=npz:ten.npz", "-o", "models=cnn9"),
-        "cnn9",
-    ),
-    "a model that is too narrow": (
-        ("{file}", "-o", "dataset=npz:ten.npz", "-o", "models=mlp1"),
-        "mlp1",
-    ),
-}
+WRONG = table(
+    lambda given, told: (given, told),
+    """
+{file} --client 3 → client 3 was in the run; allowed: 8, 9, which were held out, or a client with
+    data of its own, by dataset=…
+{file} → no client is given; allowed: 8, 9, which were held out
+{file} --client 12 → client 12 has no data; allowed: 8, 9
+{run}/clients/0/round-000002.safetensors --client 8 → holds no shared state; `pfedlora export RUN
+    --shared --output FILE` writes one
+{run}/config.yaml --client 8 → config.yaml is neither a run nor a file of `pfedlora export RUN
+    --shared`
+nothing --client 8 → nothing is neither a run nor a file
+{run}/logs --client 8 → logs holds no run
+{file} --client 8 -o lr=1 → lr is as in the run; allowed with adapt: dataset, data-path, models,
+    rounds, device
+{file} -o dattaset=x → unknown key 'dattaset'; did you mean 'dataset'?
+{file} -o dataset=npz:three.npz → dataset 'npz:three.npz' has the classes a, b, c, and the shared
+    state 0, 1, 2, 3
+{file} -o dataset=npz:many.npz → has 12 classes, the run 10: restore its classes, or begin
+{file} -o dataset=npz:vectors.npz → the Experiment says images of 3x32x32
+{file} -o dataset=npz:few.npz → and a client needs 10
+{file} --client 8 -o dataset=npz:ten.npz → client 8 is held out and has its part of the run's data
+{file} --client 8 -o models=cnn1 → models is for a client with data of its own
+{file} --client 8 -o data.label-column=x → data.label-column is for a client with data of its own;
+    give dataset=…, too, or leave it out
+{file} -o dataset=npz:ten.npz -o data.label-column=x → data.label-column is not used: dataset
+    'npz:ten.npz' does not take it; leave it out
+{file} -o dataset=npz:ten.npz -o models=cnn1,cnn2 → models is 'cnn1,cnn2'; allowed with adapt: one
+    model
+{file} -o dataset=npz:ten.npz -o models=cnn9 → cnn9
+{file} -o dataset=npz:ten.npz -o models=mlp1 → mlp1
+""",
+)
 
 
-@pytest.mark.parametrize(("words", "told"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize(("words", "told"), WRONG, ids=[given for given, _ in WRONG])
 def test_what_cannot_be_adapted_is_refused_in_a_line(
-    federation: Path, pfedlora: Call, words: tuple[str, ...], told: str
+    federation: Path, pfedlora: Call, words: str, told: str
 ) -> None:
     images = np.zeros((40, 32, 32, 3), np.uint8)
     ten = np.arange(40) % 10
@@ -562,11 +527,8 @@ def test_what_cannot_be_adapted_is_refused_in_a_line(
     np.savez("few.npz", images=images[:5], labels=ten[:5])
     np.savez("vectors.npz", inputs=np.zeros((40, 7), np.float32), labels=ten)
     np.savez("three.npz", images=images, labels=ten % 3, class_names=np.array(["a", "b", "c"]))
-    filled = [
-        word.format(run=federation / "run", file=federation / "shared.safetensors")
-        for word in words
-    ]
-    code, _, err = pfedlora("adapt", *filled, "--output", "new")
+    filled = words.format(run=federation / "run", file=federation / "shared.safetensors")
+    code, _, err = pfedlora("adapt", *filled.split(), "--output", "new")
     assert code == 2
     assert told in err
     assert err.count("\n") == 1

@@ -23,7 +23,7 @@ from pfedlora_flwr.audit.measure import Part, measure
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.audit.views import shared_part, shared_predictor
 from pfedlora_flwr.data.setup import DataSetup
-from pfedlora_flwr.report.audits import audits
+from pfedlora_flwr.features.audit.table import audits
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.runs.audits import Audit
 from pfedlora_flwr.runs.directory import RunDirectory

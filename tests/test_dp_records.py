@@ -14,19 +14,19 @@ import pytest
 
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features.dp.accountant import record_epsilon, record_noise_for
+from pfedlora_flwr.features.dp.plan import plan
+from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation import messages
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.messages import Instruction
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy
 from pfedlora_flwr.federation.wire import to_arrays
-from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.methods.pfedlora_plus import PFedLoRAPlus
-from pfedlora_flwr.runs.accountant import record_epsilon, record_noise_for
 from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.training import entropy
 from tests.conftest import Call, run_locally
 from tests.models.bases import base
@@ -336,7 +336,7 @@ def test_an_audit_passes_honest_noise_and_fails_for_less(
     )
     output = tmp_path / "run"
     for share in (1.0, 0.5, 0.25, 0.0):
-        for place in ("models.private", "federation.dp"):
+        for place in ("models.private", "features.dp.link"):
             monkeypatch.setattr(
                 f"pfedlora_flwr.{place}.gaussian",
                 lambda count, share=share: share * entropy.gaussian(count),

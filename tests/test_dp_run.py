@@ -19,7 +19,11 @@ from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.commands.display import stopped_code, summary
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.federation import dp, wire
+from pfedlora_flwr.features.dp import link as dp
+from pfedlora_flwr.features.dp.accountant import epsilon, noise_for
+from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.features.masks.keys import LEVELS
+from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.flower_compat import Key, Stage
@@ -30,9 +34,7 @@ from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.runs import directory
-from pfedlora_flwr.runs.accountant import epsilon, noise_for
 from pfedlora_flwr.runs.begin import find
-from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.privacy import privacy_of
@@ -364,7 +366,7 @@ def test_a_kill_while_a_run_is_replaced_keeps_what_it_spent(
     assert [row["participations_max"] for row in private(again)["earlier"]] == [1]
 
 
-@pytest.mark.parametrize("word", [1, dp.LEVELS // 2])
+@pytest.mark.parametrize("word", [1, LEVELS // 2])
 def test_a_sum_whose_weights_are_not_1_each_is_refused_under_masks(
     tmp_path: Path, word: int
 ) -> None:

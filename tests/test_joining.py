@@ -22,6 +22,7 @@ from pfedlora_flwr.commands.start_run import start
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site, forget
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features.membership.record import joined_after, left_after, membership
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.files import tensors_sha256
@@ -29,7 +30,6 @@ from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.runs.begin import Without, find, resumed
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.joining import joined_after, left_after, membership
 from tests.conftest import Call, run_locally
 from tests.plain import Plain
 

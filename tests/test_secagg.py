@@ -38,10 +38,10 @@ from pfedlora_flwr import client_app, server_app
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
+from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.flower_compat import MASKERS, secagg_record
-from pfedlora_flwr.federation.keys import LEVELS
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.federation.secure import figures, masks, unmasked
 from pfedlora_flwr.federation.secure.guard import MODULUS, Guard, terms

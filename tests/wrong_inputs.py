@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ RUN = (
 
 
 Files = dict[str, bytes | None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def files_in(folder: Path) -> Files:
     }
 
 
-def table(row: Callable[[str, str], Wrong], text: str) -> list[Wrong]:
+def table(row: Callable[[str, str], T], text: str) -> list[T]:
     """A row a line: `what is given → words of the answer`. A line that begins with blanks goes on
     with the one above it; in what is given \\n and \\t are a new line and a tab."""
     lines = re.sub(r"\n +", " ", text.strip()).splitlines()

@@ -12,18 +12,3 @@ from pfedlora_flwr.api.calls import (
 from pfedlora_flwr.api.newcomers import Newcomer, adapt
 from pfedlora_flwr.api.results import Comparison, Run
 from pfedlora_flwr.errors import UserError
-
-__all__ = [
-    "Comparison",
-    "Newcomer",
-    "Run",
-    "UserError",
-    "adapt",
-    "compare",
-    "decide",
-    "list_datasets",
-    "list_keys",
-    "list_methods",
-    "load",
-    "run",
-]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from pfedlora_flwr.api import newcomers
 from pfedlora_flwr.api.comparing import NAMELESS, content_of, placed, runs_of
@@ -19,12 +19,12 @@ from pfedlora_flwr.api.running import (
     in_place,
     keep_sources,
     keys_of,
+    named,
     plain,
     saying,
     table,
     trained,
 )
-from pfedlora_flwr.api.typed_keys import CompareKeys, DecideKeys, RunKeys, named
 from pfedlora_flwr.comparison.plan import Plan
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
@@ -33,6 +33,9 @@ from pfedlora_flwr.ops import compare as comparing
 from pfedlora_flwr.ops import known
 from pfedlora_flwr.ops.decide import decide as planned
 from pfedlora_flwr.runs.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from pfedlora_flwr.api.typed_keys import CompareKeys, DecideKeys, RunKeys
 
 Kind = TypeVar("Kind", Run, Comparison, newcomers.Newcomer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,16 @@ from torch import nn
 from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.results import Run
-from pfedlora_flwr.api.running import keys_of
-from pfedlora_flwr.api.typed_keys import AdaptKeys, DataKeys, ReadingKeys, named
+from pfedlora_flwr.api.running import keys_of, named
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute, from_json
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.ops import adapt as adapting
 from pfedlora_flwr.runs.rows import HeldOutRow
 from pfedlora_flwr.runs.store import ClientStore
+
+if TYPE_CHECKING:
+    from pfedlora_flwr.api.typed_keys import AdaptKeys, DataKeys, ReadingKeys
 
 
 class Newcomer:

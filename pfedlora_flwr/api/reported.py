@@ -8,18 +8,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pfedlora_flwr.api.objects import Given
 from pfedlora_flwr.api.process import as_it_was
-from pfedlora_flwr.api.running import keys_of
-from pfedlora_flwr.api.typed_keys import RunKeys, named
+from pfedlora_flwr.api.running import keys_of, named
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.ops import report as reporting
 from pfedlora_flwr.report import opening, shown
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.load import load as load_study
+
+if TYPE_CHECKING:
+    from pfedlora_flwr.api.typed_keys import RunKeys
 
 
 class Reported:

@@ -6,7 +6,7 @@ import math
 import warnings
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +17,7 @@ from pfedlora_flwr.api.inputs import inputs_of
 from pfedlora_flwr.api.objects import Given, check_same
 from pfedlora_flwr.api.process import as_it_was
 from pfedlora_flwr.api.reported import Reported
-from pfedlora_flwr.api.running import Rows, table
-from pfedlora_flwr.api.typed_keys import DataKeys, ReadingKeys, ResumeKeys, named
+from pfedlora_flwr.api.running import Rows, named, table
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.models.given import available
@@ -29,6 +28,9 @@ from pfedlora_flwr.ops.export import WithNormalisation
 from pfedlora_flwr.report import decision, measures
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, clients_of, load_trained
+
+if TYPE_CHECKING:
+    from pfedlora_flwr.api.typed_keys import DataKeys, ReadingKeys, ResumeKeys
 
 
 class Run(Reported):

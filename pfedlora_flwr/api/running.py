@@ -9,7 +9,7 @@ from functools import cache
 from itertools import chain, count
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfedlora_flwr import config
 from pfedlora_flwr.api.objects import Given
@@ -25,6 +25,11 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.rows import Result
+
+if TYPE_CHECKING:
+    from pfedlora_flwr.api.typed_keys import named as named
+else:
+    named = dict
 
 Rows = Any
 """A pandas DataFrame where pandas is installed, else a list of dicts."""

@@ -247,11 +247,9 @@ def _class_text(found: type) -> str | None:
     ]:
         text = "".join(linecache.getlines(function.__code__.co_filename))
         line = function.__code__.co_firstlineno
-        for node in _classes(ast.parse(text), found.__name__):
+        for node in ast.walk(ast.parse(text)):
+            if not (isinstance(node, ast.ClassDef) and node.name == found.__name__):
+                continue
             if node.lineno <= line <= (node.end_lineno or 0):
                 return textwrap.dedent(ast.get_source_segment(text, node, padded=True) or "")
     return None
-
-
-def _classes(tree: ast.AST, name: str) -> Iterable[ast.ClassDef]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name)

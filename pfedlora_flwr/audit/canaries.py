@@ -24,15 +24,15 @@ from torch import Tensor
 
 from pfedlora_flwr.audit.measure import Floats
 from pfedlora_flwr.audit.seen import Seen
+from pfedlora_flwr.features.dp.accountant import finite
+from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.private import clipped_sum, parts_of, train
 from pfedlora_flwr.rng import torch_generator
-from pfedlora_flwr.runs.accountant import finite
 from pfedlora_flwr.runs.audits import DPAudit
-from pfedlora_flwr.runs.budget import Budget
-from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.training.loop import Noise, Samples, Visit
 
 _DOUBT = 0.001

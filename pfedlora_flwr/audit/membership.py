@@ -61,7 +61,11 @@ def audit_membership(seen: Seen, notes: list[str]) -> MembershipAudit | None:
         for key, parts in scored.items()
         if (attack := measure(parts, one_source=seen.source == "sum"))
     }
-    attacks = {_name(*key): attack for key, attack in measured.items() if key[1] != _OWN}
+    attacks = {
+        f"{score}, {whose} encoder" if whose else score: attack
+        for (score, whose), attack in measured.items()
+        if whose != _OWN
+    }
     if without:
         notes.append(_left_out(without, len(last)))
     if (headline := best(attacks)) is None:
@@ -132,10 +136,6 @@ def losses(predict: Callable[[Tensor], Tensor] | None, samples: Samples) -> Floa
     )
     finite = np.isfinite(found)
     return np.where(finite, found, found[finite].max(initial=0))
-
-
-def _name(score: str, whose: str) -> str:
-    return f"{score}, {whose} encoder" if whose else score
 
 
 def _encoders(

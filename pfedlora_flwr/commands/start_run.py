@@ -17,9 +17,9 @@ from pfedlora_flwr.commands.submit import submit
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features import plans
 from pfedlora_flwr.files import absolute
 from pfedlora_flwr.launch.checks import Say
-from pfedlora_flwr.launch.secagg_plan import of_keys
 from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.ops.run import configured
 from pfedlora_flwr.runs.begin import Without, check_unchanged, resumed
@@ -64,7 +64,7 @@ def start(
         of_here = [name for name in options if not name.startswith("data.")]
         for line in config.unused(of_here, wanted):
             say(f"warning: {line}")
-        for line in of_keys(wanted):
+        for line in plans.of_nodes(wanted):
             say(line)
         return submit(wanted, superlink, out, err, sys.argv[1:], quiet=quiet)
     try:

@@ -134,15 +134,7 @@ def _official(labels: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.str_]:
 CIFAR10 = Cifar(
     name="cifar10",
     class_names=(
-        "airplane",
-        "automobile",
-        "bird",
-        "cat",
-        "deer",
-        "dog",
-        "frog",
-        "horse",
-        "ship",
+        *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship"),
         "truck",
     ),
     column="label",

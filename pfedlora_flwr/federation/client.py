@@ -29,6 +29,7 @@ from pfedlora_flwr.errors import (
     with_traceback,
 )
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import held_out_rows
@@ -56,7 +57,6 @@ from pfedlora_flwr.runs.clear import in_the_clear
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.provenance import told_versions
 from pfedlora_flwr.runs.renewal import grown, more_sent
-from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
 from pfedlora_flwr.runs.uploads import UPLOADS, Uploads

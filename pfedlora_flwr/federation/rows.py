@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, cast
 
+from pfedlora_flwr.features.dp.accountant import finite
 from pfedlora_flwr.federation.messages import Report
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.runs.accountant import finite
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.rows import FailedVisitRow, RoundRow, VisitRow
 

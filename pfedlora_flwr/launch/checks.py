@@ -11,9 +11,8 @@ from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.partition import NATURAL
 from pfedlora_flwr.errors import UserError, some, user_code
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.features import plans
 from pfedlora_flwr.federation.reach import unreached
-from pfedlora_flwr.launch import secagg_plan
-from pfedlora_flwr.launch.dp_plan import plan
 from pfedlora_flwr.launch.processes import check_port
 from pfedlora_flwr.launch.resources import check_engine, device_here, resources
 from pfedlora_flwr.launch.trainable import check_trainable
@@ -85,8 +84,8 @@ def of_scenario(start: Start) -> Iterable[str]:
 
 def of_nodes(start: Start) -> Iterable[str]:
     """The same of a run on real nodes, whose data is not here."""
-    checks = (_reach, _method, _privacy, lambda start: secagg_plan.of_keys(start.config))
-    return (line for one in checks for line in one(start))
+    yield from (line for one in (_reach, _method, _privacy) for line in one(start))
+    yield from plans.of_nodes(start.config)
 
 
 def preflight(config: RunConfig) -> None:
@@ -199,15 +198,8 @@ def _privacy(start: Start) -> Iterable[str]:
     return notes_of(start.config.experiment)
 
 
-def _masks(start: Start) -> Iterable[str]:
-    config = start.config
-    if not config.experiment.secagg.enabled:
-        return []
-    return [*secagg_plan.of_keys(config), *secagg_plan.of_sizes(config, start.setup.partition)]
-
-
-def _noise(start: Start) -> Iterable[str]:
-    return plan(start.begin)
+def _features(start: Start) -> Iterable[str]:
+    return plans.of_run(start.begin)
 
 
 CHECKS: tuple[Callable[[Start], Iterable[str] | None], ...] = (
@@ -222,11 +214,10 @@ CHECKS: tuple[Callable[[Start], Iterable[str] | None], ...] = (
     _port,
     _own_code,
     _privacy,
-    _masks,
-    _noise,
+    _features,
 )
 """In order. Each may return lines for the user, or raises UserError; none changes anything."""
-OF_TRAINING = (_trainable, _reach, _precision, _method, _resources, _own_code, _masks, _noise)
+OF_TRAINING = (_trainable, _reach, _precision, _method, _resources, _own_code, _features)
 """Those of what will be trained: nothing is where a completed run is resumed."""
 OF_RUNS = (_engine, _resources, _begin, _port)
 """Those of where one run is and how it is carried out: a comparison has its own."""

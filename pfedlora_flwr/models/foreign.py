@@ -78,7 +78,8 @@ def find(name: str, file: Path | None = None) -> Weights:
     state, by_order = _fitted(named, made, weights.read(file, name))
     if by_order:
         origin += "; its tensors are renamed by their order, every shape checked"
-    return Weights(state, origin, licence, made, _classes(named, made, state))
+    classes = len(state[f"{_layout(named, made, made.classes).head}.weight"])
+    return Weights(state, origin, licence, made, classes)
 
 
 def _held(package: Package) -> tuple[Path, str] | None:
@@ -98,10 +99,6 @@ def _held(package: Package) -> tuple[Path, str] | None:
 
 def _layout(named: Named, made: Made, classes: int) -> Layout:
     return libraries.layout(named, Task(classes, made.shape))
-
-
-def _classes(named: Named, made: Made, state: State) -> int:
-    return len(state[f"{_layout(named, made, made.classes).head}.weight"])
 
 
 def _fitted(named: Named, made: Made, state: State) -> tuple[State, bool]:

@@ -9,11 +9,11 @@ from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.work import Job
 from pfedlora_flwr.errors import UserError, counted
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.features.dp.accountant import planned
+from pfedlora_flwr.features.dp.budget import Budget
 from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.methods.registry import POOLED
 from pfedlora_flwr.ops.progress_text import duration, megabytes
-from pfedlora_flwr.runs.accountant import planned
-from pfedlora_flwr.runs.budget import Budget
 
 NODES = "nodes"
 """What stands for an engine where a SuperLink's nodes do the runs."""

@@ -57,7 +57,9 @@ def sent(study: Study) -> Table:
         words.names(o)
         | {
             "clients send": _of_method(o),
-            "MB sent by all": _each(_megabytes(run) for run in o.runs.values()),
+            "MB sent by all": _each(
+                f"{run.result['communication']['bytes_up'] / 1e6:.3g}" for run in o.runs.values()
+            ),
             "the server reads": _each(map(_read, o.runs.values())),
             "noise": _each(map(_noise, o.runs.values())),
         }
@@ -85,10 +87,6 @@ def _of_method(o: Outcome) -> str:
     """What its clients send, in its own words; of a user's own method that is its code's matter."""
     e = next(iter(o.runs.values())).experiment
     return "what its code says" if ":" in e.method else registry.find(e.method).shares
-
-
-def _megabytes(run: Run) -> str:
-    return f"{run.result['communication']['bytes_up'] / 1e6:.3g}"
 
 
 def _read(run: Run) -> str:

@@ -29,10 +29,8 @@ def clients(study: Study) -> Table:
             **{f"{what} after round": of.get(client) for what, of in changes.items() if of},
         }
         site = {"site": names.get(int(client), "–")} if names else {}
-        rows.append(site | {"client": client} | {n: _cell(value) for n, value in told.items()})
+        rows.append(
+            site | {"client": client} | {n: "–" if v is None else str(v) for n, v in told.items()}
+        )
     note = "Test accuracy of each client's final model, on its own test part, in percent."
     return Table("clients", "Clients", rows, note)
-
-
-def _cell(value: object) -> str:
-    return "–" if value is None else str(value)

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
+from pfedlora_flwr.features.audit.table import audits
+from pfedlora_flwr.features.held_out import table as held_out
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.report import countings, decision, held_out, measures, paper, privacy, words
+from pfedlora_flwr.report import countings, decision, measures, paper, privacy, words
 from pfedlora_flwr.report.aggregation import errors
-from pfedlora_flwr.report.audits import audits
 from pfedlora_flwr.report.gains import STANDALONE, gains
 from pfedlora_flwr.report.load import Study, communicates, tells_operations
 from pfedlora_flwr.report.single_run import clients

@@ -10,6 +10,7 @@ from pathlib import Path
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.data.local import without_own_folders
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features.held_out import table as held_out
 from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.report import (
     aggregation,
@@ -18,7 +19,6 @@ from pfedlora_flwr.report import (
     figures,
     gain_figure,
     gains,
-    held_out,
     input_figures,
     opening,
     sites,

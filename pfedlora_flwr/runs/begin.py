@@ -17,13 +17,13 @@ from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError, counted, some
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.dp.budget import Budget, carry, counts_on, replaced, spent_by_lines
+from pfedlora_flwr.features.membership.record import check_join, membership
 from pfedlora_flwr.files import LOOK, absolute, write_atomically
 from pfedlora_flwr.runs import code_copy
-from pfedlora_flwr.runs.budget import Budget, carry, counts_on, replaced, spent_by_lines
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.data_name import data_name
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.joining import check_join, membership
 from pfedlora_flwr.runs.layout import FILES, FOREIGN, OBSERVED, RESULT, RunFiles
 from pfedlora_flwr.runs.output import from_here, of_run
 from pfedlora_flwr.runs.provenance import read_about

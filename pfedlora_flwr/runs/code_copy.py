@@ -120,7 +120,8 @@ def keep(run: RunDirectory, config: RunConfig, after: int) -> None:
         logger.warning("%s", found.warning)
     # what began after the same round has done none
     begun = [start for start in told if start["after-round"] < after]
-    begun.append({"after-round": after, "sha256": _whole(found.hashes), "files": found.hashes})
+    whole = _sha256(json.dumps(found.hashes, sort_keys=True).encode())
+    begun.append({"after-round": after, "sha256": whole, "files": found.hashes})
     write_atomically(run.source / _HASHES, (json.dumps(begun, indent=1) + "\n").encode())
 
 
@@ -309,10 +310,6 @@ def _told(run: RunDirectory) -> list[dict[str, Any]]:
 
 def _sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
-
-
-def _whole(hashes: Hashes) -> str:
-    return _sha256(json.dumps(hashes, sort_keys=True).encode())
 
 
 def _held(run: RunDirectory) -> dict[str, bytes]:

@@ -23,6 +23,7 @@ from pfedlora_flwr.data.parts import Parts
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.dp.budget import check_record, spent_nothing
 from pfedlora_flwr.files import (
     file_sha256,
     is_locked,
@@ -32,7 +33,6 @@ from pfedlora_flwr.files import (
     write_atomically,
 )
 from pfedlora_flwr.rng import derive
-from pfedlora_flwr.runs.budget import check_record, spent_nothing
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.layout import (
     CONFIG,

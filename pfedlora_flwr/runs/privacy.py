@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.runs.accountant import epsilon, finite
-from pfedlora_flwr.runs.budget import Budget, told_of_records
+from pfedlora_flwr.features.dp.accountant import epsilon, finite
+from pfedlora_flwr.features.dp.budget import Budget, told_of_records
 from pfedlora_flwr.runs.clear import in_words
 from pfedlora_flwr.runs.rows import DP, FailedVisitRow, Privacy, VisitRow
 

@@ -17,13 +17,13 @@ from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.membership.record import joined_after, left_after
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.models.registry import models_of, of_client
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.data_name import data_name, own_data, versions_told
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.joining import joined_after, left_after
 from pfedlora_flwr.runs.layout import FORMAT
 from pfedlora_flwr.runs.privacy import privacy_of
 from pfedlora_flwr.runs.rows import (

@@ -20,6 +20,7 @@ from pfedlora_flwr.data.source import Inputs
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.membership.record import by_numbers
 from pfedlora_flwr.files import check_folder, tensors_sha256
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -29,7 +30,6 @@ from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.models.text import tokenised
 from pfedlora_flwr.runs.checkpoint import Counts, ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.joining import by_numbers
 from pfedlora_flwr.runs.provenance import versions
 from pfedlora_flwr.runs.result import best_versions
 from pfedlora_flwr.runs.store import ABOUT, ClientStore

@@ -16,11 +16,11 @@ from filelock import FileLock
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.dp.accountant import finite, noise_for, planned, record_epsilon
+from pfedlora_flwr.features.dp.budget import read_record
+from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation.messages import folder_name
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.runs.accountant import finite, noise_for, planned, record_epsilon
-from pfedlora_flwr.runs.budget import read_record
-from pfedlora_flwr.runs.spent import Spent
 from pfedlora_flwr.site.policy import Policy, policy_for
 
 logger = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from pfedlora_flwr import config
+from pfedlora_flwr.features.masks import plan
 from pfedlora_flwr.federation import chain
 from pfedlora_flwr.federation.chain import LINKS, Chain
 from pfedlora_flwr.federation.link import Link
 from pfedlora_flwr.federation.messages import Report
 from pfedlora_flwr.federation.round import Round
-from pfedlora_flwr.launch import secagg_plan
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.clear import in_the_clear
@@ -82,7 +82,7 @@ def test_links_on_a_client_and_on_the_server_do_the_same_under_masks(
 ) -> None:
     monkeypatch.setattr(chain, "LINKS", (Bounded, *LINKS, Moved))
     # of a link whose uploads all weigh 1 it knows nothing
-    monkeypatch.setattr(secagg_plan, "of_sizes", lambda config, partition: [])
+    monkeypatch.setattr(plan, "of_sizes", lambda config, partition: [])
 
     def state_after(name: str, **keys: object) -> Tensors:
         done = run_locally(tmp_path / name, KEYS | keys)

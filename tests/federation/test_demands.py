@@ -15,9 +15,9 @@ from flwr.app import Context, RecordDict
 
 from pfedlora_flwr import client_app, config, server_app
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features.dp.accountant import epsilon, noise_for, record_epsilon
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.launch.local import LocalGrid
-from pfedlora_flwr.runs.accountant import epsilon, noise_for, record_epsilon
 from pfedlora_flwr.site.ledger import Ledger, Terms
 from pfedlora_flwr.site.policy import Policy
 from tests.test_dp_run import KEYS

@@ -18,12 +18,13 @@ from scipy.optimize import brentq
 from pfedlora_flwr.audit.canaries import RARE, beside_normal, ceiling, lower_bound
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.federation import dp
+from pfedlora_flwr.features.dp import accountant
+from pfedlora_flwr.features.dp import link as dp
+from pfedlora_flwr.features.dp.budget import Budget, replaced, spent_by_lines
+from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.federation.secure.uplink import moved_by
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.rng import sample_clients
-from pfedlora_flwr.runs import accountant
-from pfedlora_flwr.runs.budget import Budget, replaced, spent_by_lines
 
 STANDARD_ERRORS = 4.5
 """Beyond which a statistic of honest noise lies once in 150,000 times."""
@@ -281,7 +282,7 @@ def test_under_masks_the_bound_leaves_room_for_what_rounding_adds() -> None:
     draws = np.random.default_rng(0)
     update = draws.normal(size=10_000)
     update *= left / np.linalg.norm(update)
-    step = 2 * masked.secagg.clip / (dp.LEVELS - 1)
+    step = 2 * masked.secagg.clip / (LEVELS - 1)
     rounded = np.sign(update) * np.ceil(np.abs(update) / step) * step  # all of them outwards
     assert left < np.linalg.norm(rounded) <= 0.5
 

@@ -3,22 +3,16 @@ holders, and what is refused."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.method import Refused, Upload
 from tests.methods import obvious
-from tests.plain import make, samples, visit
+from tests.plain import maker, samples, visit
 
+method = maker({"method": "fd", "models": "cnn5", "batch-size": 8})
 LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
-
-
-def method(classes: int = 10, **keys: object) -> Any:
-    return make(from_flat({"method": "fd", "models": "cnn5", "batch-size": 8, **keys}), classes)
 
 
 def report(rows: dict[int, list[float]]) -> Upload:

@@ -7,13 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.fedgh import FedGH
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.training.flops import count_operations
 from tests.methods import obvious, slow, slow_server
-from tests.plain import make, samples
+from tests.plain import maker, samples
 
+method = maker({"method": "fedgh", "models": "cnn5"})
 KEYS = {
     "method": "fedgh",
     "seed": slow_server.SEED,
@@ -21,12 +20,6 @@ KEYS = {
     "fedgh.server-epochs": 2,
     "fedgh.server-batch": 4,
 }
-
-
-def method(classes: int = 10, **keys: object) -> FedGH:
-    made = make(from_flat({"method": "fedgh", "models": "cnn5", **keys}), classes)
-    assert isinstance(made, FedGH)
-    return made
 
 
 def report(rows: dict[int, Tensor]) -> Upload:

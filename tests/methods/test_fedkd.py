@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.fedkd import FedKD, compress, decompress, truncated_svd
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.methods.tensors import tensors_of
@@ -15,15 +14,10 @@ from pfedlora_flwr.models import registry
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.ledger import parameters
 from tests.methods import obvious
-from tests.plain import Plain, make, samples, visit
+from tests.plain import Plain, maker, samples, visit
 
+method = maker({"method": "fedkd", "batch-size": 8, "rounds": 4})
 LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
-
-
-def method(**keys: object) -> FedKD:
-    fedkd = make(from_flat({"method": "fedkd", "batch-size": 8, "rounds": 4, **keys}))
-    assert isinstance(fedkd, FedKD)
-    return fedkd
 
 
 def matrix(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.methods.tensors import tensors_of
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer, part
-from tests.plain import make, samples
+from tests.plain import maker, samples
 
+method = maker({"method": "fedmrl", "batch-size": 8, "models": "cnn4,cnn5"})
 KEYS = {
     "method": "fedmrl",
     "fedmrl.representation-dim": 30,
@@ -60,10 +59,6 @@ def slow(wrong: str = "") -> Turn:
 
 def difference(wrong: str = "") -> float:
     return largest_difference(slow(wrong), **KEYS)
-
-
-def method(**keys: object) -> Any:
-    return make(from_flat({"method": "fedmrl", "batch-size": 8, "models": "cnn4,cnn5", **keys}))
 
 
 def test_other_predictors() -> None:

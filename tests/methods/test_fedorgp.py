@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.fedorgp import FedORGP
 from pfedlora_flwr.methods.fedtgp import PrototypeNet
 from pfedlora_flwr.methods.method import Tensors
 from tests.methods import obvious, slow, slow_server
 from tests.methods.test_fedtgp import net_of
-from tests.plain import make, samples
+from tests.plain import maker, samples
 
+method = maker({"method": "fedorgp", "models": "cnn5", "batch-size": 8})
 KEYS: dict[str, object] = {
     "fedorgp.lambda": 2.0,
     "fedorgp.server-lambda": 0.7,
@@ -28,14 +27,6 @@ KEYS |= {
     "fedorgp.server-epochs": 3,
     "fedorgp.server-batch": 4,
 }
-
-
-def method(classes: int = 10, **keys: object) -> FedORGP:
-    made = make(
-        from_flat({"method": "fedorgp", "models": "cnn5", "batch-size": 8, **keys}), classes
-    )
-    assert isinstance(made, FedORGP)
-    return made
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

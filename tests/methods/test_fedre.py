@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.fedre import FedRE
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from tests.methods import slow, slow_server
-from tests.plain import make
+from tests.plain import maker
 
+method = maker({"method": "fedre", "models": "cnn5"})
 KEYS = {
     "method": "fedre",
     "seed": slow_server.SEED,
@@ -20,12 +19,6 @@ KEYS = {
     "fedre.server-epochs": 3,
     "fedre.server-batch": 1,
 }
-
-
-def method(classes: int = 10, **keys: object) -> FedRE:
-    made = make(from_flat({"method": "fedre", "models": "cnn5", **keys}), classes)
-    assert isinstance(made, FedRE)
-    return made
 
 
 def mixture(weights: dict[int, float], seed: int = 0) -> Upload:

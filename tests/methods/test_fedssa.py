@@ -9,19 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.fedssa import FedSSA
 from pfedlora_flwr.methods.method import Tensors
 from tests.methods import slow, slow_server
-from tests.plain import make
+from tests.plain import maker
 
+method = maker({"method": "fedssa", "models": "cnn5", "batch-size": 8})
 KEYS = {"method": "fedssa", "seed": slow_server.SEED, "fedssa.mu": 0.4, "fedssa.stable-rounds": 3}
-
-
-def method(classes: int = 10, **keys: object) -> FedSSA:
-    made = make(from_flat({"method": "fedssa", "models": "cnn5", "batch-size": 8, **keys}), classes)
-    assert isinstance(made, FedSSA)
-    return made
 
 
 WRONG = ("t", "all classes", "convex")

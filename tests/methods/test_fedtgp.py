@@ -10,21 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.fedtgp import FedTGP, PrototypeNet
+from pfedlora_flwr.methods.fedtgp import PrototypeNet
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.training.flops import count_operations
 from tests.methods import slow, slow_server
-from tests.plain import make, samples
+from tests.plain import maker, samples
 
+method = maker({"method": "fedtgp", "models": "cnn5", "batch-size": 8})
 KEYS: dict[str, object] = {"method": "fedtgp", "seed": slow_server.SEED, "fedtgp.lambda": 2.0}
 KEYS |= {"fedtgp.server-lr": 0.02, "fedtgp.server-epochs": 3, "fedtgp.server-batch": 4}
-
-
-def method(classes: int = 10, **keys: object) -> FedTGP:
-    made = make(from_flat({"method": "fedtgp", "models": "cnn5", "batch-size": 8, **keys}), classes)
-    assert isinstance(made, FedTGP)
-    return made
 
 
 def a_report(classes: list[int], seed: int = 0) -> Upload:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -14,13 +12,10 @@ from pfedlora_flwr.methods.mutual import kl, small_model
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.models.task import Task
 from tests.methods import obvious
-from tests.plain import make, samples, visit
+from tests.plain import make, maker, samples, visit
 
+method = maker({"method": "fml", "batch-size": 8})
 LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
-
-
-def method(**keys: object) -> Any:
-    return make(from_flat({"method": "fml", "batch-size": 8, **keys}))
 
 
 def test_kl_is_batchmean_and_its_peer_gets_no_gradient() -> None:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from pfedlora_flwr.config import from_flat
-from tests.plain import Plain, make, samples, visit
+from tests.plain import Plain, make, maker, samples, visit
 
-
-def method(**keys: object) -> Any:
-    return make(from_flat({"method": "lg_fedavg", "batch-size": 4, **keys}))
+method = maker({"method": "lg_fedavg", "batch-size": 4})
 
 
 def test_a_visit_is_local_sgd_from_the_received_last_layer() -> None:

@@ -3,20 +3,18 @@ travels."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.methods.pfedafm import FeatureMixture
 from pfedlora_flwr.methods.tensors import tensors_of
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer, part
-from tests.plain import Plain, make, samples, visit
+from tests.plain import Plain, maker, samples, visit
 
+method = maker({"method": "pfedafm", "batch-size": 8, "models": "cnn4,cnn5"})
 KEYS = {"method": "pfedafm"}
 WRONG = ("α", "order", "not frozen", "keeps the trained", "never clamped")
 
@@ -72,10 +70,6 @@ def stir(model: FeatureMixture) -> None:
 def difference(wrong: str = "") -> float:
     prepared = [stir] if wrong else [stir, lambda model: None]
     return max(largest_difference(slow(wrong), **KEYS, prepare=one) for one in prepared)
-
-
-def method(**keys: object) -> Any:
-    return make(from_flat({"method": "pfedafm", "batch-size": 8, "models": "cnn4,cnn5", **keys}))
 
 
 def test_alpha_starts_at_one_and_stays_between_0_and_1(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, cross_entropy, relu
 
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods import pfedes
-from pfedlora_flwr.methods.method import Method, Tensors
+from pfedlora_flwr.methods.method import Tensors
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer
-from tests.plain import make, samples, visit
+from tests.plain import maker, samples, visit
 
+method = maker({"method": "pfedes", "batch-size": 8, "models": "cnn5"})
 KEYS = {"method": "pfedes", "pfedes.mu": 0.3, "pfedes.extractor-epochs": 3}
 WRONG = ("weights", "order", "one epoch fewer", "no last ReLU")
 
@@ -58,10 +58,6 @@ def slow(wrong: str = "") -> Turn:
 
 def difference(wrong: str = "") -> float:
     return largest_difference(slow(wrong), **KEYS)
-
-
-def method(**keys: object) -> Method:
-    return make(from_flat({"method": "pfedes", "batch-size": 8, "models": "cnn5", **keys}))
 
 
 def test_phase_2_changes_no_statistic_of_a_model_with_batch_normalisation() -> None:

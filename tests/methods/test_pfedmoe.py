@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.gate import Gate, SwitchNorm1d
 from tests.methods.obvious import array
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer, part
-from tests.plain import make, samples
+from tests.plain import maker, samples
 
+method = maker({"method": "pfedmoe", "batch-size": 8, "models": "cnn4,cnn5"})
 KEYS = {"method": "pfedmoe", "pfedmoe.gate-hidden-dim": 12}
 WRONG = ("experts", "no gradient of the gate", "no running statistics", "biased variance")
 
@@ -68,10 +66,6 @@ def slow(wrong: str = "") -> Turn:
 
 def difference(wrong: str = "") -> float:
     return largest_difference(slow(wrong), **KEYS)
-
-
-def method(**keys: object) -> Any:
-    return make(from_flat({"method": "pfedmoe", "batch-size": 8, "models": "cnn4,cnn5", **keys}))
 
 
 def test_the_experts_weights_sum_to_one() -> None:

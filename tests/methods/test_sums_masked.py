@@ -12,8 +12,8 @@ import torch
 from pfedlora_flwr.audit.audit import audit
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.federation.keys import LEVELS
-from pfedlora_flwr.launch.secagg_plan import of_sizes
+from pfedlora_flwr.features.masks.keys import LEVELS
+from pfedlora_flwr.features.masks.plan import of_sizes
 from pfedlora_flwr.methods.moments import Sums
 from pfedlora_flwr.methods.sums import OfSums
 from pfedlora_flwr.runs.directory import RunDirectory

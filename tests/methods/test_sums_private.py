@@ -20,13 +20,13 @@ from pfedlora_flwr.audit.audit import audit
 from pfedlora_flwr.audit.canaries import RARE
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.federation import dp
-from pfedlora_flwr.launch.dp_plan import plan
+from pfedlora_flwr.features.dp import link as dp
+from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.features.dp.plan import plan
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.sums import OfSums
 from pfedlora_flwr.models.summary import Summary
 from pfedlora_flwr.runs.begin import find
-from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.site.policy import Policy
 from pfedlora_flwr.training.loop import Samples, Visit

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pfedlora_flwr.report import held_out
+from pfedlora_flwr.features.held_out import table as held_out
 from pfedlora_flwr.report.load import Study, load
 from tests.report.made import make_run
 

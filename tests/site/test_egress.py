@@ -18,11 +18,11 @@ from flwr.app import Context, Message, RecordDict
 from pfedlora_flwr import client_app, config, server_app
 from pfedlora_flwr.data.local import Site
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features.dp.accountant import epsilon
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.runs.accountant import epsilon
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.status import find_status
 from pfedlora_flwr.site import egress

@@ -18,12 +18,12 @@ from flwr.app import Context, Message, RecordDict
 from pfedlora_flwr import client_app
 from pfedlora_flwr.cli import commands
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features.dp.accountant import epsilon
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.messages import Instruction, written
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.report import pdf
 from pfedlora_flwr.report.table import Table
-from pfedlora_flwr.runs.accountant import epsilon
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
 from pfedlora_flwr.site.policy import Policy, check_file

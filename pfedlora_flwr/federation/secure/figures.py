@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pfedlora_flwr.federation.keys import LEVELS
+from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.federation.messages import counts_from_metrics
 from pfedlora_flwr.methods.method import Refused
 from pfedlora_flwr.runs.checkpoint import Summed

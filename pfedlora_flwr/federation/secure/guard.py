@@ -14,6 +14,7 @@ from flwr.app import Context, Error, Message
 from pfedlora_flwr.errors import UserError, brief, for_users, told
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment, at_least
+from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.flower_compat import (
     ClientAppCallable,
@@ -32,7 +33,6 @@ from pfedlora_flwr.federation.flower_compat import (
     secagg_record,
     secaggplus_mod,
 )
-from pfedlora_flwr.federation.keys import LEVELS
 from pfedlora_flwr.federation.messages import failure_in
 from pfedlora_flwr.federation.secure import masks, unmasked
 from pfedlora_flwr.federation.secure.figures import SIZE, Words, figures_of

@@ -17,11 +17,11 @@ import numpy.typing as npt
 import torch
 
 from pfedlora_flwr.errors import UserError, brief
+from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import Admitted, admit_report
 from pfedlora_flwr.federation.clients import Clients, RunFailed
 from pfedlora_flwr.federation.flower_compat import Key, MaskedSum, silence_workflow
-from pfedlora_flwr.federation.keys import LEVELS
 from pfedlora_flwr.federation.messages import Report, taken_in
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.secure import masks

@@ -18,13 +18,12 @@ import torch
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.keys import LEVELS
+from pfedlora_flwr.features.dp.budget import Budget
 from pfedlora_flwr.federation.link import Link, Server
 from pfedlora_flwr.methods.hidden_sums import Hidden
 from pfedlora_flwr.methods.method import ByClient, Method, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.rng import SERVER
-from pfedlora_flwr.runs.budget import Budget
 from pfedlora_flwr.training.entropy import gaussian
 from pfedlora_flwr.training.loop import Visit
 
@@ -91,7 +90,7 @@ class OwnNoise(Link):
         if not e.releases(visit.round):
             return upload
         assert isinstance(self.method, Hidden)
-        level, sent = 2 * e.secagg.clip / LEVELS, {}
+        level, sent = e.secagg.level, {}
         deviation = Budget(None, e).noise / e.noising**0.5 * self.method.scale
         for name, before in received.items():
             own = ((upload.tensors[name] - before) / level).round() * level
@@ -176,7 +175,7 @@ def rounding(e: Experiment, part: Tensors) -> float:
     """The largest L2 norm that rounding to levels under masks may add to an update; 0 without."""
     if not e.secagg.enabled:
         return 0.0
-    return float(2 * e.secagg.clip / (LEVELS - 1) * size_of(part) ** 0.5)
+    return float(e.secagg.rounding * size_of(part) ** 0.5)
 
 
 def largest_part(e: Experiment, method: Method) -> Tensors:

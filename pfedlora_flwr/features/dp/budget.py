@@ -15,8 +15,8 @@ from typing import Any
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.dp.accountant import epsilon, finite, planned, planned_noise
 from pfedlora_flwr.files import from_json, write_atomically
-from pfedlora_flwr.runs.accountant import epsilon, finite, planned, planned_noise
 from pfedlora_flwr.runs.rows import EarlierRun, FailedVisitRow, VisitRow
 
 

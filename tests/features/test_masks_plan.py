@@ -7,7 +7,7 @@ import pytest
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.launch.secagg_plan import of_keys, of_sizes
+from pfedlora_flwr.features.masks.plan import of_keys, of_sizes
 
 KEYS: dict[str, object] = {
     "clients": 4,

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.federation.dp import check_clip, largest_part, resolution, size_of
+from pfedlora_flwr.features.dp.accountant import epsilon, planned
+from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.features.dp.link import check_clip, largest_part, resolution, size_of
+from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.models.private import parts_of
-from pfedlora_flwr.runs.accountant import epsilon, planned
 from pfedlora_flwr.runs.begin import Begin
-from pfedlora_flwr.runs.budget import Budget
-from pfedlora_flwr.runs.spent import Spent
 
 _FEW = 5000
 """Records below which class means alone do as well (docs/fidelity.md)."""

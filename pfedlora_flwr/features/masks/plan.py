@@ -6,15 +6,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
+from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.partition import Partition
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.federation.keys import LEVELS
+from pfedlora_flwr.features.masks.keys import LEVELS
+from pfedlora_flwr.runs.begin import Begin
 
 _MESSAGE = 10.0
 """Seconds that a message to a real node takes at least, about."""
 _COARSE = 10
 """`secagg.max-samples` in sizes of the largest client, above which the rounding is told."""
+
+
+def plan(begin: Begin) -> Iterable[str]:
+    """All that is to be said of a run whose clients' data is here."""
+    config = begin.wanted
+    if config.experiment.secagg.enabled:
+        yield from of_keys(config)
+        yield from of_sizes(config, Setup.of(config).partition)
 
 
 def of_keys(config: RunConfig) -> Iterable[str]:

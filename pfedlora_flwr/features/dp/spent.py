@@ -13,10 +13,10 @@ from filelock import FileLock
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.dp.accountant import finite, planned, record_epsilon, record_noise_for
+from pfedlora_flwr.features.dp.budget import read_record
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.models.private import parts_of
-from pfedlora_flwr.runs.accountant import finite, planned, record_epsilon, record_noise_for
-from pfedlora_flwr.runs.budget import read_record
 from pfedlora_flwr.training.loop import Noise
 
 _WHAT = "its dp.json, which counts what was spent of its records' privacy"

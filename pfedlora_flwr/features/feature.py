@@ -1,0 +1,35 @@
+"""The contract of a feature's `rules.py`: how its keys go together with others."""
+
+from __future__ import annotations
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import Execution
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.method import Method
+
+
+class Feature:
+    """Each hook says nothing unless a feature defines it."""
+
+    def check(self, e: Experiment, x: Execution, method: type[Method]) -> None:
+        """Raises UserError for keys that do not go together."""
+
+    def unused(self, name: str, e: Experiment) -> str:
+        """Why the key `name` changes nothing in the run; empty where it may."""
+        return ""
+
+    def one_mean(self, e: Experiment, x: Execution) -> str:
+        """The key by which it works on the one mean of a round's uploads; empty: it does not."""
+        return ""
+
+
+def check_mean(e: Experiment, method: type[Method], needs: str) -> None:
+    """Raises UserError for a method that takes no mean of uploads, which the key `needs` does."""
+    if not method.averages and not method.adds:
+        found = ((name, registry.find(name)) for name in registry.NAMES)
+        averaging = ", ".join(name for name, one in found if one.averages or one.adds)
+        raise UserError(
+            f"method {e.method} does not take a mean of uploads; {needs} needs one that does:"
+            f" {averaging}"
+        )

@@ -1,0 +1,62 @@
+"""Clients that join later, or leave: which may, and when."""
+
+from __future__ import annotations
+
+import itertools
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import Execution
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.feature import Feature
+from pfedlora_flwr.methods.method import Method
+
+
+class Membership(Feature):
+    def check(self, e: Experiment, x: Execution, method: type[Method]) -> None:
+        _left(e, x)
+        wanted = x.min_clients
+        if wanted is not None and wanted > e.clients - len(e.clients_left):
+            raise UserError(
+                f"min-clients is {wanted}; allowed: auto, or at most clients, which is {e.clients}"
+                + (f", of which {len(e.clients_left)} leave or have left" if e.clients_left else "")
+            )
+        _joined(e)
+
+
+def _joined(e: Experiment) -> None:
+    told = f"clients-joined is {e.clients_joined!r}"
+    if not e.clients_joined:
+        return
+    numbers = [(-1, 0), *e.clients_joined, (e.rounds, e.clients)]
+    if not all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(numbers)):
+        raise UserError(
+            f"{told}; allowed: R:N with rising R below rounds, which is {e.rounds}, and rising N"
+            f" below clients, which is {e.clients}"
+        )
+    if e.fixes_clients:
+        raise UserError(f"{told}; with {e.fixes_clients} no client can join")
+
+
+def _left(e: Experiment, x: Execution) -> None:
+    told = f"clients-left is {e.clients_left!r}"
+    if not e.clients_left:
+        return
+    if any(isinstance(client, str) for _, client in e.clients_left):
+        if not x.resume:
+            raise UserError(
+                f"{told}; allowed: R:K or K, numbers; with resume=true sites' names, too"
+            )
+        return  # their numbers are the run's to tell
+    lasts, clients = zip(*e.clients_left, strict=True)
+    if len({*clients}) < len(clients) or not {*clients} < {*range(e.clients)}:
+        raise UserError(
+            f"{told}; allowed: each of the clients 0 to {e.clients - 1} once, and not all of them"
+        )
+    if max(lasts) >= e.rounds:
+        raise UserError(
+            f"{told}; allowed: R below rounds, which is {e.rounds}; {max(lasts)} is not"
+        )
+    if empty := [last + 1 for last in [0, *lasts] if not e.clients_in(max(1, last + 1))]:
+        raise UserError(f"{told}; no client would be left in round {empty[0]}")
+    if e.fixes_clients:
+        raise UserError(f"{told}; with {e.fixes_clients} no client can leave")

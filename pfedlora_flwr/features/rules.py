@@ -1,0 +1,32 @@
+"""The features, in the order in which their rules are checked."""
+
+from __future__ import annotations
+
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.execution import Execution
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.audit.rules import Audit
+from pfedlora_flwr.features.dp.rules import Privacy
+from pfedlora_flwr.features.feature import Feature
+from pfedlora_flwr.features.held_out.rules import HeldOutClients
+from pfedlora_flwr.features.masks.rules import Masks
+from pfedlora_flwr.features.membership.rules import Membership
+from pfedlora_flwr.methods.method import Method
+
+FEATURES: tuple[Feature, ...] = (Privacy(), Membership(), HeldOutClients(), Audit(), Masks())
+
+
+def check(e: Experiment, x: Execution, method: type[Method]) -> None:
+    """Raises UserError for the first feature whose keys do not go together with others."""
+    for feature in FEATURES:
+        feature.check(e, x, method)
+    wanted_by = [feature.one_mean(e, x) for feature in FEATURES]
+    wanted_by += [f"aggregation={e.aggregation}"] if e.aggregation != "mean" else []
+    wanted_by += ["max-weight"] if e.max_weight else []
+    if e.sharing != "mean" and (names := [*filter(None, wanted_by)]):
+        raise UserError(f"sharing is {e.sharing}; allowed with {names[0]}: mean")
+
+
+def unused(name: str, e: Experiment) -> str:
+    """Why a feature lets the key `name` change nothing in the run; empty where it may."""
+    return next(filter(None, (feature.unused(name, e) for feature in FEATURES)), "")
