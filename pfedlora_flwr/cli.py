@@ -405,7 +405,7 @@ def adapt(
     as_json: bool = JSON,
 ) -> None:
     """Train a personal model for a client that was not in the run, from the final shared state and
-    the client's own data. Shows its accuracy beside that of the same client alone.
+    the client's own data. Shows its accuracy, and that of the same client alone.
 
     RUN_OR_FILE is a run's directory, or a file of `pfedlora export RUN --shared`. With -o dataset=…
     the client has data of its own, and with -o models=… a model of its own. -o rounds=… is the
@@ -434,7 +434,7 @@ def export(
     format: str = option(
         "",
         "FORMAT",
-        "safetensors, torch-export or onnx; peft, a folder of LoRA and the head alone.",
+        "safetensors, torch-export or onnx; peft, a folder of only LoRA and the head.",
         "--format",
     ),
     shared: bool = flag("--shared", "Export the shared state instead, for `pfedlora adapt`."),

@@ -125,8 +125,8 @@ def _held_out(e: Experiment, x: Execution, method: type[Method]) -> None:
         )
     if e.secagg.enabled:
         raise UserError(
-            f"clients-held-out is {e.held_out.clients} and secagg.enabled, too: what a client tells"
-            " of its adaptation would show its number of samples; use `pfedlora adapt`"
+            f"clients-held-out is {e.held_out.clients} and secagg.enabled, too: what a client"
+            " reports of its adaptation would show its number of samples; use `pfedlora adapt`"
         )
 
 
@@ -134,7 +134,7 @@ def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
     few = ("accuracy", *(name.replace("_", "-") for name in OF_DECISIONS))
     if e.hides_clients and x.verdict_score not in few:
         raise UserError(
-            f"verdict.score is {x.verdict_score}, which no client tells with {e.hides_clients};"
+            f"verdict.score is {x.verdict_score}, which no client reports with {e.hides_clients};"
             f" allowed with it: {', '.join(few)}"
         )
     if e.hides_clients and e.stop.score not in few:
@@ -146,7 +146,7 @@ def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
         )
     if e.hides_clients and x.scores_by_class:
         raise UserError(
-            f"scores.by-class is true, and with {e.hides_clients} no client tells its samples by"
+            f"scores.by-class is true, and with {e.hides_clients} no client reports its samples by"
             " class"
         )
 
@@ -154,7 +154,7 @@ def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
 def _trained(e: Experiment, x: Execution, method: type[Method]) -> None:
     if e.noises_gradients and (changed := e.loss.changed()):
         what = f"loss.{next(iter(changed))}"
-        raise UserError(f"{what} is set, and noise of records is for the mean cross entropy alone")
+        raise UserError(f"{what} is set, and noise of records is only for the mean cross entropy")
     if e.representation != "features" and {"all", "lora"} & {*e.train}:
         raise UserError(
             f"train is {e.train!r}; allowed with representation={e.representation}: head, for what"
@@ -293,8 +293,8 @@ def _privacy_of_records(e: Experiment, x: Execution, method: type[Method]) -> No
     # one that inherits it may send more
     if "record_epochs" not in vars(method):
         raise UserError(
-            f"method {e.method} does not say that what it sends tells of a record by noised"
-            " gradients alone; allowed with dp.level=record: pfedlora_plus"
+            f"method {e.method} does not say that what it sends reveals a record by noised"
+            " gradients only; allowed with dp.level=record: pfedlora_plus"
         )
     rules = {
         "train": (
@@ -391,7 +391,7 @@ def _unused(name: str, config: RunConfig) -> str:
     if name == "dp.trained-down" and not _consents(e):
         return "noise is on no two matrices of an adapter here"
     if name == "evaluate-initial" and e.evaluate_initial and e.secagg.enabled:
-        return "under masks clients are evaluated at visits alone"
+        return "under masks clients are evaluated only at visits"
     if name == "secagg.max-samples" and e.dp.enabled:
         return "with dp every update weighs the same"
     if name in ("clip-norm-factor", "max-samples") and e.dp.of_users:
