@@ -116,7 +116,7 @@ def test_the_engineer_of_four_hospitals(walk: Walk) -> None:
     walk(f"{table} -o data.missing=zero", "error", "allowed: refuse | mean | median")
     walk(
         table,
-        "left out: 2 columns of no numbers: sex (string), admitted (date32[day])",
+        "sex (string), admitted (date32[day]); data.categories=one-hot keeps categories",
         "each value has one label, as that of another target: patient; what is no feature is left",
         "missing, filled by the median of training: hba1c",
         "features: patient, age, hba1c, los_days",
