@@ -719,7 +719,7 @@ def test_shards_divide_the_runs_and_the_last_one_reports(tmp_path: Path, made: M
             "5 runs are left, to other shards or parts; when those are done: pfedlora report"
             f" {from_here(tmp_path / 'runs')}"
         ),
-        f"the report is in {tmp_path / 'runs' / 'report'}",
+        f"the report is {tmp_path / 'runs' / 'report' / 'report.html'}",
     ]
     with FileLock(tmp_path / "runs" / ".lock-1-of-2"):  # of another division
         for shard in ("", "1/2", "3/3"):

@@ -162,7 +162,7 @@ def test_the_engineer_of_four_hospitals(walk: Walk) -> None:
     walk(f"{site} -o data.class-map=map.csv", "client 4: mlp1,", "gain: ")
     walk("evaluate may --client 0 csv:trier.csv -o data.class-map=map.csv", "(over 100 samples)")
     walk("run may --resume -o clients-left=3", "error", "a run's directory: to go on with it")
-    walk("report may", "FedAvg reaches", "the report is in may/report")
+    walk("report may", "FedAvg reaches", "the report is may/report/report.html")
     page = Path("may/report/report.html").read_text()
     assert "What was sent, and who could see it" in page
 
