@@ -52,14 +52,14 @@ RUN = argument("RUN")
 OPTIONS = option(
     None,
     "KEY=VALUE",
-    "Set a key; may be repeated: of one key, the last counts.",
+    "Set a key; of the same key the last counts.",
     "-o",
     "--option",
     autocompletion=key_names,
 )
 CLIENT = option(None, "K", "This client's model.", "--client", min=0)
 ALL_CLIENTS = flag("--all-clients", "Use every client's model, one after the other.")
-JSON = flag("--json", "Write JSON; a list where several are asked for.")
+JSON = flag("--json", "Write JSON; for several a list.")
 OVERWRITE = flag("--overwrite", "Replace what was written before.")
 RAY = option(
     "", "ADDRESS", "Train on this Ray cluster, HOST:PORT; this host must be one of its nodes."
