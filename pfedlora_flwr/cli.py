@@ -52,14 +52,14 @@ RUN = argument("RUN")
 OPTIONS = option(
     None,
     "KEY=VALUE",
-    "Set a key; may be repeated: of one key, the last counts.",
+    "Set a key; of the same key the last counts.",
     "-o",
     "--option",
     autocompletion=key_names,
 )
 CLIENT = option(None, "K", "This client's model.", "--client", min=0)
 ALL_CLIENTS = flag("--all-clients", "Use every client's model, one after the other.")
-JSON = flag("--json", "Write JSON; a list where several are asked for.")
+JSON = flag("--json", "Write JSON; for several a list.")
 OVERWRITE = flag("--overwrite", "Replace what was written before.")
 RAY = option(
     "", "ADDRESS", "Train on this Ray cluster, HOST:PORT; this host must be one of its nodes."
@@ -405,7 +405,7 @@ def adapt(
     as_json: bool = JSON,
 ) -> None:
     """Train a personal model for a client that was not in the run, from the final shared state and
-    the client's own data. Shows its accuracy beside that of the same client alone.
+    the client's own data. Shows its accuracy, and that of the same client alone.
 
     RUN_OR_FILE is a run's directory, or a file of `pfedlora export RUN --shared`. With -o dataset=…
     the client has data of its own, and with -o models=… a model of its own. -o rounds=… is the
@@ -434,7 +434,7 @@ def export(
     format: str = option(
         "",
         "FORMAT",
-        "safetensors, torch-export or onnx; peft, a folder of LoRA and the head alone.",
+        "safetensors, torch-export or onnx; peft, a folder of only LoRA and the head.",
         "--format",
     ),
     shared: bool = flag("--shared", "Export the shared state instead, for `pfedlora adapt`."),

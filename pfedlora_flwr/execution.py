@@ -65,7 +65,7 @@ class Execution(Section):
     )
     observers: Listed[str] = key(
         "",
-        "objects that are told of each round, separated by commas: tensorboard (event files in"
+        "objects that receive each round: tensorboard (event files in"
         " `events` of the output), mlflow, wandb, prometheus (`metrics.prom` of the output),"
         " `package.module:Class`",
         form=Form("observers", str, empty=True),

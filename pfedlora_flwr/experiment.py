@@ -132,14 +132,13 @@ class Experiment(Section):
     clients_joined: Listed[tuple[int, int]] = key(
         "",
         "clients that joined after round 1, as R:N: only the first N clients take part up to"
-        " round R; several, separated by commas. Set by --resume with more `clients`",
+        " round R. Set by --resume with more `clients`",
         form=Form("R:N, or several of them", _pair, empty=True),
     )
     clients_left: Listed[tuple[int, int | str]] = key(
         "",
         "clients that left, as R:K: client K is in no round after round R. K alone: in none, or"
-        " with --resume in none after the run's last one, and K may be its site's name. Several are"
-        " separated by commas",
+        " with --resume in none after the run's last one, and K may be its site's name",
         form=Form("R:K or K, or several of them", _left, empty=True),
     )
     held_out: HeldOut = section(HeldOut, needs="clients-held-out")
@@ -151,7 +150,7 @@ class Experiment(Section):
     partition: PartitionKeys = section(PartitionKeys)
     models: Listed[str] | None = key(
         None,
-        "client models, separated by commas: cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME,"
+        "client models: cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME,"
         " torchvision:NAME, hf:FOLDER (texts), package.module:Class; client k gets number k mod"
         " their count; auto: by the setting",
         form=Form("models", str),
@@ -165,7 +164,7 @@ class Experiment(Section):
     train: Listed[str] = key(
         "all",
         "the part of its model that a client trains: all, head (frozen encoder), or lora (frozen"
-        " encoder with LoRA inside, and the head); several values, separated by commas, are"
+        " encoder with LoRA inside, and the head); several values are"
         " assigned in turn",
         form=Form(f"{in_words(TRAINED)}, or several of them", _part),
     )

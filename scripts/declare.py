@@ -239,7 +239,7 @@ def cli_page() -> str:
     for name, command in {**group.commands, **within}.items():
         context = click.Context(command, info_name=f"pfedlora {name}", terminal_width=80)
         help_text = command.get_help(context).partition("  Keys for CONF and -o")[0].rstrip()
-        help_text = re.sub(r"(\n\nOptions:)?\n +--help +Show this message.*$", "", help_text)
+        help_text = re.sub(r"(?s)(\n\nOptions:)?\n +--help +Show this message.*", "", help_text)
         parts += [f"## {name}", f"```text\n{help_text}\n```"]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 

@@ -18,12 +18,12 @@ JOINING = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "examp
 SUFFIXES = (".md", ".png", ".svg")
 UNSEARCHED = ("CHANGELOG.md", "docs/architecture.md")
 """What no user looks for; the search leaves them out."""
-FOUND_FIRST = (
-    *("data", "deployment", "lora", "methods", "predict", "pretrained", "questions", "resume"),
-    *("text", "privacy/whole-clients"),
-)
+FOUND_FIRST = {
+    **dict.fromkeys(("data", "deployment", "lora", "methods", "predict", "questions", "resume"), 3),
+    **{"text": 3, "pretrained": 6, "privacy": 6},
+}
 FOUND_LATE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/output.md", "docs/results/")
-"""Pages that the search puts before or after others that have the word as often."""
+"""Pages that the search puts before (by how much) or after others that have the word as often."""
 _PAIR = re.compile(
     r'<picture>\s*<source[^>]*srcset="([^"]*)">\s*<img src="([^"]*)"([^>]*)>\s*</picture>'
 )
@@ -72,9 +72,8 @@ def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> st
 
 
 def _boost(name: str) -> float:
-    if name in [f"docs/{page}.md" for page in FOUND_FIRST]:
-        return 3
-    return 0.3 if name.startswith(FOUND_LATE) else 1
+    late = 0.3 if name.startswith(FOUND_LATE) else 1
+    return FOUND_FIRST.get(name.removeprefix("docs/").removesuffix(".md"), late)
 
 
 def _description(markdown: str) -> str:

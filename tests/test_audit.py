@@ -1,4 +1,4 @@
-"""What uploads tell of single clients: the figures of `pfedlora audit` against a few lines of
+"""What uploads reveal of single clients: the figures of `pfedlora audit` against a few lines of
 NumPy, and what is kept for it."""
 
 from __future__ import annotations

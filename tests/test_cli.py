@@ -123,7 +123,7 @@ def test_report_writes_beside_the_runs_and_prints_its_verdict_and_one_table(
     assert all(len(line) <= 80 for line in shown)
     assert all(word in shown[-1] for word in ("pFedLoRA", "71.00 ±", "480 B"))
     assert "| ---" not in out
-    assert out.endswith("the report is in runs/report\n")
+    assert out.endswith("the report is runs/report/report.html\n")
     assert (tmp_path / "runs" / "report" / "report.html").exists()
 
 

@@ -473,7 +473,7 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> No
     assert compare(whole, work.output, out, out, dry_run=True) == 0
     assert not work.output.exists()
     text = out.export_text()
-    assert "standalone, seed 0: not run; about" in text
+    assert "standalone, seeds 0, 1: not run; about" in text
     assert "0 of 4 runs are done, 4 are left: about" in text
     assert "a guess" in text
     done(work, "standalone/seed-0", [0.1, 0.2, 0.3])
@@ -522,7 +522,7 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
     out = console()
     assert compare(whole, work.output, out, out, dry_run=True) == 0
     said = out.export_text()
-    assert "pfedlora, sharing=none, seed 0: not run; about" in said
+    assert "pfedlora, sharing=none, seeds 0, 1: not run; about" in said
     assert f"B of models, {4 * 4 * 30_670 / 1e3:.3g} kB of states" in said
     assert "0 of 14 runs are done, 14 are left" in said
     compare(whole, work.output, out, out, dry_run=True, drop_models=True)
@@ -719,7 +719,7 @@ def test_shards_divide_the_runs_and_the_last_one_reports(tmp_path: Path, made: M
             "5 runs are left, to other shards or parts; when those are done: pfedlora report"
             f" {from_here(tmp_path / 'runs')}"
         ),
-        f"the report is in {tmp_path / 'runs' / 'report'}",
+        f"the report is {tmp_path / 'runs' / 'report' / 'report.html'}",
     ]
     with FileLock(tmp_path / "runs" / ".lock-1-of-2"):  # of another division
         for shard in ("", "1/2", "3/3"):

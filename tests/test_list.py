@@ -158,7 +158,7 @@ def test_a_dry_run_names_features_and_counts_images_of_other_sizes(
     code, out, err = pfedlora(*words, "models=mlp5", "-o", "dataset=csv:t.csv")
     assert (code, err) == (0, "")
     assert "\ninputs: vectors of 2\nfeatures: age, dose\n" in out
-    assert f"\n{out}".count("\nwarning: left out: 1 column of no numbers: note (string)\n") == 1
+    assert f"\n{out}".count("\nwarning: left out: 1 column of no numbers: note (string); data") == 1
     named = rows.replace(",x\n", ",[/b]\n").replace(",y\n", ",:100:\n")
     (tmp_path / "m.csv").write_text(f"age,dose,note,label\n{named}")
     code, out, _ = pfedlora(*words, "models=mlp5", "-o", "dataset=csv:m.csv")

@@ -116,7 +116,7 @@ def test_the_engineer_of_four_hospitals(walk: Walk) -> None:
     walk(f"{table} -o data.missing=zero", "error", "allowed: refuse | mean | median")
     walk(
         table,
-        "left out: 2 columns of no numbers: sex (string), admitted (date32[day])",
+        "sex (string), admitted (date32[day]); data.categories=one-hot keeps categories",
         "each value has one label, as that of another target: patient; what is no feature is left",
         "missing, filled by the median of training: hba1c",
         "features: patient, age, hba1c, los_days",
@@ -162,7 +162,7 @@ def test_the_engineer_of_four_hospitals(walk: Walk) -> None:
     walk(f"{site} -o data.class-map=map.csv", "client 4: mlp1,", "gain: ")
     walk("evaluate may --client 0 csv:trier.csv -o data.class-map=map.csv", "(over 100 samples)")
     walk("run may --resume -o clients-left=3", "error", "a run's directory: to go on with it")
-    walk("report may", "FedAvg reaches", "the report is in may/report")
+    walk("report may", "FedAvg reaches", "the report is may/report/report.html")
     page = Path("may/report/report.html").read_text()
     assert "What was sent, and who could see it" in page
 

@@ -1,4 +1,4 @@
-"""What uploads tell, on CIFAR-10: runs.csv, of audited comparisons by conf/quick/audit*.yaml.
+"""What uploads reveal, on CIFAR-10: runs.csv, of audited comparisons by conf/quick/audit*.yaml.
 
 python -m benchmarks.results.audit FOLDER..."""
 

@@ -62,8 +62,8 @@ def make(page: Page) -> None:
             rows_of.append((variant.removeprefix("rows=classes down=fixed "), e))
         page.says(gain, lead, bonferroni(gain, 2), bonferroni(lead, 2), deficit)
         cells = percent(estimate(mean)), percent(estimate(none))
-        leads = points(lead, seeds=True), points(deficit)
-        lines.append([f"`{variant}`", *cells, points(gain, seeds=True), *leads])
+        leads = points(lead), points(deficit)
+        lines.append([f"`{variant}`", *cells, points(gain), *leads])
     page.table(
         "confirmed",
         (

@@ -106,9 +106,8 @@ def sampled(page: Page, of: Mapping[str, Mapping[str, Mapping[str, float]]]) -> 
     """Differences to Standalone by the clients that a round has sampled."""
     lines = []
     for method in METHODS[1:]:
-        seeds = method in ("pfedlora", "pfedmoe")
         found = (difference(of[method][c], of["standalone"][c]) for c in COUNTS[2:])
-        lines.append([named(method, of[method]), *(points(e, seeds=seeds) for e in found)])
+        lines.append([named(method, of[method]), *(points(e) for e in found)])
     page.whole("sampled", ("− Standalone, points", "last round", "highest round"), lines)
 
 
@@ -150,8 +149,8 @@ def sharing(page: Page, runs: Sequence[Row]) -> None:
                 registry.title(method),
                 percent(estimate(mean)),
                 percent(estimate(none)),
-                points(difference(mean, none), seeds=True),
-                points(difference(none, alone), seeds=True),
+                points(difference(mean, none)),
+                points(difference(none, alone)),
             ]
         )
         for counted in COUNTS:

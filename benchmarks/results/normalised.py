@@ -70,7 +70,7 @@ def features(page: Page) -> None:
             [
                 "Standalone, normalised features",
                 percent(estimate(fresh[1])),
-                points(lead, seeds=True),
+                points(lead),
             ],
         ],
     )
@@ -120,7 +120,7 @@ def plus(page: Page) -> None:
             above[method].append(points(difference(there(count, method), ours)))
         above[NORMALISED].append(points(difference(read, ours)))
         if place == 0:
-            cells = [points(each, seeds=True) for each in (*leads, gain)]
+            cells = [points(each) for each in (*leads, gain)]
             lines += [
                 ["pFedLoRA+", percent(estimate(ours)), cells[0], cells[3]],
                 ["pFedLoRA+, `sharing=none`", percent(estimate(own)), cells[1], ""],

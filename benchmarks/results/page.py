@@ -349,13 +349,12 @@ def percent(e: Estimate) -> str:
     return f"{100 * e.mean:.2f} ± {100 * e.half:.2f}"
 
 
-def points(e: Estimate, *, seeds: bool = False) -> str:
-    """`**+4.00 ± 0.61**`, bold where `sign` is not 0; with each seed's in brackets."""
+def points(e: Estimate) -> str:
+    """`**+4.00 ± 0.61**`, bold where `sign` is not 0."""
     if e.half is None:
         return ", ".join(signed(100 * value) for value in e.values)
     text = f"{signed(100 * e.mean)} ± {100 * e.half:.2f}"
-    text = f"**{text}**" if e.sign else text
-    return f"{text} ({', '.join(signed(100 * v) for v in e.values)})" if seeds else text
+    return f"**{text}**" if e.sign else text
 
 
 Panels = Mapping[str, Sequence[tuple[str, Estimate]]]

@@ -19,7 +19,7 @@ from pfedlora_flwr.methods import registry
 
 FILE = "federations.csv"
 SAMPLES = "rows-samples.csv"
-"""pFedLoRA+ with `adapter.rows=samples`, asked about all classes."""
+"""pFedLoRA+ with `adapter.rows=samples`, tested on all classes."""
 FLOPS = "flops"
 """The operations of a run, in these run tables."""
 READS = {"features": "features", "pretrained-logits": "logits"}
@@ -33,7 +33,7 @@ NAMES = {
 TITLES = {
     "dirichlet": "Dirichlet, one image of each of about 30 classes",
     "own-backbones": "three clients, each with its own backbone",
-    "all-classes": "asked mostly about classes without an image",
+    "all-classes": "tested mostly on classes without an image",
     "own-classes": "ten clients whose classes nobody else holds",
 }
 COMPARED = [
@@ -84,7 +84,7 @@ def _gains(title: str, rows: list[Row]) -> list[str]:
 
 
 def all_rows_averaged(page: Page) -> None:
-    """pFedLoRA+ that averages all rows, where clients are asked about all classes."""
+    """pFedLoRA+ that averages all rows, where clients are tested on all classes."""
     every = [row for row in ended(page, FILE) if _federation(row) == ("100", "iid")]
     lines = []
     for reads, title in READS.items():

@@ -101,9 +101,9 @@ def mu_table(page: Page, table: Table, rounds: str, name: str, mus: Sequence[str
             at[what] for what in ("mean − none", "mean − Standalone", "none − Standalone")
         )
         cells += [
-            points(gain, seeds=True),
+            points(gain),
             points(lead),
-            points(deficit, seeds=rounds == "60" and mu == "0.9"),
+            points(deficit),
         ]
         blew_up = [table.blew_up(rounds, mu, "60", kind) for kind in ("mean", "none")]
         lines.append([mu, *cells, *blew_up])
@@ -126,7 +126,7 @@ def h_table(page: Page, table: Table) -> None:
         if h != "60":
             change = at["mean − mean at μ = 0.5, h = 60"]
             page.says(change, bonferroni(change, 3))
-            own = points(change, seeds=h == "20").replace("+0.00", "0.00").replace("−0.00", "0.00")
+            own = points(change).replace("+0.00", "0.00").replace("−0.00", "0.00")
         numbers = f"{600 * int(h) + int(h) + 100:,}"  # 500 → h → 100 classes, and both biases
         cells = percent(at["mean"]), points(at["mean − Standalone"]), own, numbers
         lines.append([h, *cells, table.blew_up("30", "0.5", h, "mean")])

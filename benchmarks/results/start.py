@@ -78,7 +78,7 @@ def common_start(page: Page) -> None:
             cells = ["= Standalone", "", points(lead), ""]
             if none:
                 gain, own = difference(mean, none), difference(none, alone)
-                shown = points(gain, seeds=gain.half is not None)
+                shown = points(gain)
                 cells = [percent(estimate(none)), shown, points(lead), points(own)]
             lines.append([titled(method, mu), percent(estimate(mean)), *cells])
     header = ("with sharing", "`sharing=none`", "gain from sharing", "− Standalone")
@@ -146,7 +146,7 @@ def over_seeds(page: Page, seeds: Mapping[str, Runs]) -> None:
         ("gain from sharing", "mean", "none"),
     ):
         leads = [difference(*both) for both in zip(found[one], found[other], strict=True)]
-        lines.append([title, *(points(each, seeds=True) for each in leads)])
+        lines.append([title, *(points(each) for each in leads)])
     marks = (f"{end - EVERY + 1} to {end}" for end in ends)
     page.table("seeds", ("", *marks, f"at best validation of {TOGETHER} rounds"), lines)
 

@@ -4,7 +4,7 @@ name."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from benchmarks.results.held_out import mean_by_seed
@@ -39,7 +39,7 @@ SHOWN = {
     "**different frozen pretrained backbones**, one image of each of ten classes": (
         "**different frozen pretrained backbones**, one image of each of ten classes"
     ),
-    "one image of each of ten classes, asked about all hundred": (
+    "one image of each of ten classes, tested on all hundred": (
         "the same, tested on all hundred classes"
     ),
     "ten clients whose classes nobody else holds": (
@@ -54,7 +54,7 @@ SHOWN = {
     "one encoder, LoRA inside": "**one pretrained text encoder**, LoRA inside",
 }
 """Rows of the whole table that stand on the page, and what they are called there."""
-_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
+_LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
 Line = tuple[str, str, str]
 """Whose clients, what helped, what helped less or not."""
 
@@ -65,7 +65,16 @@ def make(page: Page) -> None:
     page.whole("decisions", header, [[_LINK.sub(r"\1", cell) for cell in line] for line in lines])
     few = {SHOWN[line[0]]: line for line in lines if line[0] in SHOWN}
     assert len(few) == len(SHOWN), "a shown row is not there"
-    page.table("decisions", header, ([name, *line[1:]] for name, line in few.items()))
+    page.table("decisions", header, (by_row(name, *line[1:]) for name, line in few.items()))
+
+
+def by_row(name: str, *cells: str) -> Sequence[str]:
+    """The row with one link to its page, at its name, in the place of links that are cells."""
+    links = [link for cell in cells for link in _LINK.findall(cell)]
+    pages = list(dict.fromkeys(target.partition("#")[0] for _, target in links))
+    own, *others = (next(to for _, to in links if to.startswith(page)) for page in pages)
+    more = "".join(f" ([{to.split('/')[1]}]({to}))" for to in others)
+    return f"[{name}]({own}){more}", *(_LINK.sub(r"\1", cell) for cell in cells)
 
 
 @dataclass(frozen=True)
@@ -140,7 +149,7 @@ def of_heads(of: Runs, which: Iterable[tuple[str, str]], visits: int = 0) -> str
 
 
 def few_images() -> Iterable[Line]:
-    """A hundred clients with different backbones, which are asked about the classes they hold."""
+    """A hundred clients with different backbones, which are tested on the classes they hold."""
     every, pilot = runs("pretrained", "runs.csv", "final"), runs("pretrained", "pilot.csv", "test")
     ten, thirty, fifty = (
         every.only(**{"partition.samples-per-client": n}) for n in ("10", "30", "50")
@@ -218,7 +227,7 @@ def other_federations() -> Iterable[Line]:
     classes = span(asked.gain(method, representation=reads) for method, reads in by_class)
     sent = samples.up("pfedlora_plus", VISITS, representation=FEATURES)
     yield (
-        "one image of each of ten classes, asked about all hundred",
+        "one image of each of ten classes, tested on all hundred",
         at(
             of_heads(asked, LEADERS[2:], VISITS) + "; pFedLoRA+ on features with"
             f" `adapter.rows=samples`, lead {told(lead)} ({sent})"
@@ -407,7 +416,7 @@ def one_model() -> Iterable[Line]:
         at(
             f"{titles(whole)} {span(map(digits.gain, whole))}; leads: FedRep"
             f" {told(digits.lead('fedrep'))}, FedRoD {told(digits.lead('fedrod'))}, their gain not"
-            " shown. With Bonferroni correction FedRep's lead alone"
+            " shown. With Bonferroni correction only FedRep's lead"
         ),
         at(f"{titles(others)} {span(map(digits.gain, others))}"),
     )

@@ -18,7 +18,7 @@ class ReadingKeys(TypedDict, total=False):
     data_client_column: str | None
     """the column that names a sample's owner (partition.kind=natural); auto: none (auto; auto, or text)"""
     data_class_names: str | int | float | Sequence[str]
-    """a table's classes in order, separated by commas; auto: its sorted labels (auto; auto, or names, separated by commas)"""
+    """a table's classes in order; auto: its sorted labels (auto; auto, or names, separated by commas)"""
     data_features: str | int | float | Sequence[str]
     """a table's columns that are features, by name, in any order and among others; auto: all numeric ones but the label and the client (auto; auto, or names, separated by commas)"""
     data_drop: str | int | float | Sequence[str]
@@ -73,15 +73,15 @@ class Keys(ReadingKeys, total=False):
     clients: int
     """N, the number of clients; auto, by `flwr run` in a simulation: the number of nodes (10; an integer ≥ 1 and ≤ 1e+06)"""
     clients_joined: str | int | float | Sequence[str]
-    """clients that joined after round 1, as R:N: only the first N clients take part up to round R; several, separated by commas. Set by --resume with more `clients` (; R:N, or several of them, separated by commas)"""
+    """clients that joined after round 1, as R:N: only the first N clients take part up to round R. Set by --resume with more `clients` (; R:N, or several of them, separated by commas)"""
     clients_left: str | int | float | Sequence[str]
-    """clients that left, as R:K: client K is in no round after round R. K alone: in none, or with --resume in none after the run's last one, and K may be its site's name. Several are separated by commas (; R:K or K, or several of them, separated by commas)"""
+    """clients that left, as R:K: client K is in no round after round R. K alone: in none, or with --resume in none after the run's last one, and K may be its site's name (; R:K or K, or several of them, separated by commas)"""
     clients_held_out: int
     """H, the last clients, which have data and are never sampled; adapted and evaluated at the end, as clients that come later (0; an integer ≥ 0)"""
     held_out_rounds: int
     """visits of a held-out client when it is adapted (10; an integer ≥ 1)"""
     held_out_samples: str | int | float | Sequence[str]
-    """training samples with which a held-out client is adapted: all, or a number; several, separated by commas, each for an adaptation of its own (all; all, or integers ≥ 2, separated by commas)"""
+    """training samples with which a held-out client is adapted: all, or a number; several, each for an adaptation of its own (all; all, or integers ≥ 2, separated by commas)"""
     held_out_every: int
     """adapt the held-out clients after every n-th round, too; 0: only at the end (0; an integer ≥ 0)"""
     participation: float
@@ -103,17 +103,17 @@ class Keys(ReadingKeys, total=False):
     partition_last: int | Literal['auto'] | None
     """the client that takes the last number, by the number that it has otherwise: with clients-held-out=1 an axis over it leaves each site out in turn; auto: as they come (auto; auto, or an integer ≥ 0)"""
     models: str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
-    """client models, separated by commas: cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME, torchvision:NAME, hf:FOLDER (texts), package.module:Class; client k gets number k mod their count; auto: by the setting (auto; auto, or models, separated by commas)"""
+    """client models: cnn1 … cnn5, conv1d1 …, mlp1 …, timm:NAME, torchvision:NAME, hf:FOLDER (texts), package.module:Class; client k gets number k mod their count; auto: by the setting (auto; auto, or models, separated by commas)"""
     setting: Literal['heterogeneous', 'homogeneous']
     """five models in turn (CNN-1 to CNN-5; Conv1d for series, MLP for vectors), or the first one for all clients (heterogeneous; heterogeneous | homogeneous)"""
     train: str | int | float | Sequence[str]
-    """the part of its model that a client trains: all, head (frozen encoder), or lora (frozen encoder with LoRA inside, and the head); several values, separated by commas, are assigned in turn (all; all | head | lora, or several of them, separated by commas)"""
+    """the part of its model that a client trains: all, head (frozen encoder), or lora (frozen encoder with LoRA inside, and the head); several values are assigned in turn (all; all | head | lora, or several of them, separated by commas)"""
     lora_rank: str | int | float | Sequence[str]
-    """LoRA: rank r; several values, separated by commas, are assigned in turn (8; integers ≥ 1, separated by commas)"""
+    """LoRA: rank r; several values are assigned in turn (8; integers ≥ 1, separated by commas)"""
     lora_alpha: float | Literal['auto'] | None
     """LoRA: the product is scaled by alpha / r; auto: 2·r, the same scale for any rank (auto; auto, or a number > 0)"""
     lora_targets: str | int | float | Sequence[str]
-    """LoRA: suffixes of layer names, separated by commas, or all-linear; auto: qkv of a ViT, query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3 convolutions of a ResNet (auto; auto, or all-linear, or suffixes of layer names, separated by commas)"""
+    """LoRA: suffixes of layer names, or all-linear; auto: qkv of a ViT, query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3 convolutions of a ResNet (auto; auto, or all-linear, or suffixes of layer names, separated by commas)"""
     lora_dropout: float
     """LoRA: dropout of its input in training (0.0; a number ≥ 0 and < 1)"""
     lora_init: str
@@ -209,7 +209,7 @@ class Keys(ReadingKeys, total=False):
     comparison_run: str
     """set by a comparison on real nodes: COMPARISON/RUN below the server's output-root, in the place of `output`; the run goes on with what is there, and its lines are handed back (; text)"""
     observers: str | Callable[..., Any] | Sequence[str | Callable[..., Any]]
-    """objects that are told of each round, separated by commas: tensorboard (event files in `events` of the output), mlflow, wandb, prometheus (`metrics.prom` of the output), `package.module:Class` (; observers, separated by commas)"""
+    """objects that receive each round: tensorboard (event files in `events` of the output), mlflow, wandb, prometheus (`metrics.prom` of the output), `package.module:Class` (; observers, separated by commas)"""
     audit_uploads: bool
     """keep every admitted upload, for `pfedlora audit` (False; true or false)"""
     verdict_score: str

@@ -51,7 +51,7 @@ def show_report(written: Written, out: Console) -> None:
     for line in lines:
         shown.add_row(*(Text(line[k]) for k in fitting))
     out.print(shown)
-    out.print(f"the report is in {written.folder}", soft_wrap=True)
+    out.print(f"the report is {written.folder / 'report.html'}", soft_wrap=True)
 
 
 def predictions_json(predictions: Sequence[Prediction], top: int) -> str:

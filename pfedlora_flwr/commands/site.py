@@ -83,7 +83,7 @@ def report(
     lines = [*_log(place).lines()]
     facts, runs = _summary(place, lines)
     refused = _messages([line for line in lines if "refused" in line], "What was refused, and why")
-    title, measured = "What left this site", "What uploads and models tell"
+    title, measured = "What left this site", "What uploads and models reveal"
     tables = [table for table in (runs, refused, _messages(lines)) if table.rows]
     told = (
         f"{counted(len(lines) - len(refused.rows), 'message')} left this site,"

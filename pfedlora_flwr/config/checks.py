@@ -63,14 +63,14 @@ def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
     few = ("accuracy", *(name.replace("_", "-") for name in OF_DECISIONS))
     if e.hides_clients and x.verdict_score not in few:
         raise UserError(
-            f"verdict.score is {x.verdict_score}, which no client tells with {e.hides_clients};"
+            f"verdict.score is {x.verdict_score}, which no client reports with {e.hides_clients};"
             f" allowed with it: {', '.join(few)}"
         )
     if e.hides_clients and e.stop.score not in few:
         raise wrong("stop.score", e.stop.score, f"with {e.hides_clients}: {', '.join(few)}")
     if e.hides_clients and x.scores_by_class:
         raise UserError(
-            f"scores.by-class is true, and with {e.hides_clients} no client tells its samples by"
+            f"scores.by-class is true, and with {e.hides_clients} no client reports its samples by"
             " class"
         )
 

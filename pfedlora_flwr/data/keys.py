@@ -136,7 +136,7 @@ class DataKeys(Section):
     )
     class_names: Listed[str] | None = key(
         None,
-        "a table's classes in order, separated by commas; auto: its sorted labels",
+        "a table's classes in order; auto: its sorted labels",
         form=Form("names", nonempty),
     )
     features: Listed[str] | None = key(

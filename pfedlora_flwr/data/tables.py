@@ -218,6 +218,8 @@ def feature_names_of(
         )
     others = [field for field in there if not _is_number(field.type)]
     hint = structs if any(types.is_struct(field.type) for field in others) else ""
+    if how.categories == "drop" and any(is_category(field.type) for field in others):
+        hint += "; data.categories=one-hot keeps categories"
     for field in others:
         check_numbers(where, field.name, table.column(field.name), how.decimal)
     if how.categories == "one-hot":

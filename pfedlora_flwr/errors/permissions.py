@@ -163,7 +163,7 @@ def check_file(what: str, path: str, key: str, also: str = "") -> None:
     root = now.root(key)
     allowed = path.startswith(("/", "~")) and any(_all_below(path, r) for r in (root, also) if r)
     if not allowed:
-        told = f"allows files below its {key} alone" if root else "allows no such file"
+        told = f"allows only files below its {key}" if root else "allows no such file"
         raise NotAllowed(
             f"{what} names {path!r}, and {now.whose} {told}: set {key} to a folder above it in"
             f" {now.where}"

@@ -145,7 +145,7 @@ class PersonalisedClient(NumPyClient):
         if self.experiment.method == registry.POOLED and not self._simulated:
             raise UserError(
                 f"method {self.experiment.method} trains on all clients' rows, and a site's do not"
-                " leave it: it is a reference for simulations alone"
+                " leave it: it is a reference only for simulations"
             )
         if part is None and not own:
             raise UserError(

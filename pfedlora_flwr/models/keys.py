@@ -50,7 +50,7 @@ class LoraKeys(Section):
 
     rank: Listed[int] = key(
         "8",
-        "LoRA: rank r; several values, separated by commas, are assigned in turn",
+        "LoRA: rank r; several values are assigned in turn",
         form=Form("integers ≥ 1", integer),
     )
     alpha: float | None = key(
@@ -60,7 +60,7 @@ class LoraKeys(Section):
     )
     targets: Listed[str] | None = key(
         None,
-        "LoRA: suffixes of layer names, separated by commas, or all-linear; auto: qkv of a ViT,"
+        "LoRA: suffixes of layer names, or all-linear; auto: qkv of a ViT,"
         " query,value of a BERT, conv_pw,conv_pwl of an EfficientNet, the last stage's 3×3"
         " convolutions of a ResNet",
         form=Form("all-linear, or suffixes of layer names", nonempty),

@@ -82,7 +82,7 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     return f"""# {title}, on {data}
 
 A personalised model: it was trained for the data of client {trained.client}, and is evaluated \
-on these alone.
+only on these.
 
 | | |
 |---|---|

@@ -293,13 +293,17 @@ def _speed(work: Work, engine: str) -> estimate.Speed:
 def _show_work(work: Work, say: Say, engine: str, drop_models: bool, at_once: int) -> None:
     """What would run, how long it may take and the disk it will need."""
     speed, jobs = _speed(work, engine), work.jobs()
-    runs = work.count()
+    runs, lines = work.count(), dict[str, list[str]]()
     for job in jobs:
         more = f" (and {job.repeats - 1} more with the values chosen)" if job.repeats > 1 else ""
-        seconds, states = speed.seconds(job.config), estimate.state_bytes(job.config)
-        took = f"about {duration(seconds)}, {count(estimate.model_bytes(job.config))}B of models"
+        took = f"about {duration(speed.seconds(job.config))}"
+        took += f", {count(estimate.model_bytes(job.config))}B of models"
+        states = estimate.state_bytes(job.config)
         took += f", {count(states)}B of states" if states else ""
-        say(f"{job.title}{more}: {_state(job)}; {took}")
+        seed, text = str(job.config.experiment.seed), f"{job.title}{more}: {_state(job)}; {took}"
+        lines.setdefault(text.replace(f"seed {seed}", "seed {}", 1), []).append(seed)
+    for text, seeds in lines.items():
+        say(text.replace("seed {}", f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}", 1))
     disk = estimate.disk(
         (job.config for job in jobs for _ in range(job.repeats)), kept=not drop_models
     )

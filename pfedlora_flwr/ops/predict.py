@@ -53,7 +53,7 @@ def predict(
         if (trained.task.shape, trained.feature_names) != (asked.shape, asked.feature_names):
             raise UserError(
                 f"the model of client {trained.client} takes other inputs than those before: use"
-                f" it alone"
+                " it by itself"
             )
         by = divisor(trained) if divisor else 1.0
         probabilities = (trained.logits(asked.inputs) / by).softmax(1)

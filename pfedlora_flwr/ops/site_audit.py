@@ -132,7 +132,7 @@ def site_audit(place: Path, client: int | None = None, shadows: int = 0) -> dict
             "canaries: the server draws the noise of whole clients, which is not seen here"
         )
     if e.secagg.enabled:
-        notes.append("the server read a sum alone: what is said of the upload is a bound")
+        notes.append("the server read only a sum: what is said of the upload is a bound")
     rows = "classes" in seen.uploads.read(seen.numbers[-1], seen.client).tensors
     found = {
         "method": e.method,
@@ -156,10 +156,10 @@ def site_audit(place: Path, client: int | None = None, shadows: int = 0) -> dict
 
 def statement(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The same for somebody who decides whether a model may leave: facts with their names."""
-    told = {True: "masked: the server read sums alone", False: "read by the server as it was"}
+    told = {True: "masked: the server read only sums", False: "read by the server as it was"}
     yield "run", f"{found['method']}, client {found['client']}, {len(found['rounds'])} visits kept"
     yield "the shared state leaves", f"at each visit, {told[found['masked']]}"
-    yield "the personal model leaves", f"by an export alone; SHA-256 {found['sha256']}"
+    yield "the personal model leaves", f"only by an export; SHA-256 {found['sha256']}"
     yield "classes, by an upload", _of(found["classes"], "every class is held, or none has a row")
     yield "samples, by an upload", _of(found["membership"], "it makes no prediction by itself")
     if found["shadows"]:
@@ -167,7 +167,7 @@ def statement(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "samples, by the personal model", _of(found["personal"], "no samples to compare")
     if found["single"] is not None:
         what = f"{found['single']} classes have one sample, which its row or sum shows as it is"
-        yield "reconstruction", what if found["single"] else "no class has one sample alone"
+        yield "reconstruction", what if found["single"] else "no class has only one sample"
     yield "differential privacy", f"of level {found['dp']}" if found["dp"] else "none: no bound"
     if dp := found["canaries"]:
         bound = "infinite" if dp["epsilon"] is None else f"{dp['epsilon']:.3g}"

@@ -20,8 +20,7 @@ class Attack(TypedDict):
     # sum, and with fewer than 5 clients
     low: float | None
     high: float | None  # its upper end
-    # scored pairs of a client and a class that it holds, or samples that were trained on; absent in
-    # older files
+    # scored pairs of a client and a class that it holds, or samples that were trained on
     positives: NotRequired[int]
     negatives: NotRequired[int]  # the others
 
@@ -67,24 +66,23 @@ class MembershipAudit(BestAttack):
 
 
 class DPAudit(TypedDict):
-    """Canaries beside ε: a lower bound of what they show, at 99.9 % confidence, and the
-    accountant's upper bound for the same; and the drawn noise beside z."""
+    """Canaries compared with ε: a lower bound of what they show, at 99.9 % confidence, and the
+    accountant's upper bound for the same; and the drawn noise compared with z."""
 
     level: Literal["user", "record"]
     # noised steps of one trial: for user one noised sum, for record one visit of a client
     steps: int
     epsilon: float | None  # the upper bound for that; null if infinite
     lower: float  # above `epsilon` the noise is not what the keys say
-    # the largest `lower` that so many trials can show, absent in older files; below `epsilon` they
-    # show nothing
+    # the largest `lower` that so many trials can show; below `epsilon` they show nothing
     ceiling: float
     trials: int  # with a canary
-    numbers: int  # without one: drawn numbers, each of which is a trial; absent in older files
+    numbers: int  # without one: drawn numbers, each of which is a trial
     # the standard deviation of the drawn noise, 1 if it is what the keys say; null without noise,
-    # or if it is finer than the tensors' type; absent in older files
+    # or if it is finer than the tensors' type
     deviation: float | None
     # the probability that honest noise is as small: below 1e-6 the noise is not what the keys say,
-    # and `deviation` is that of the part of it that is smallest; absent in older files
+    # and `deviation` is that of its smallest part
     chance: float
 
 

@@ -20,17 +20,16 @@ class CostFields(TypedDict):
     """Counts ≥ 0 of what was sent and computed: for one client in a visit, for all clients in a
     round.
 
-    Down includes messages to clients that then failed or were asked twice. Up and flops include
-    only admitted visits. With secagg and dp clients report no operations, and flops are 0. Messages
-    that ask for an evaluation are not counted, nor those that ask for the adaptation of a held-out
-    client, with all that it receives."""
+    Down includes messages to clients that then failed or were asked twice, up and flops only
+    admitted visits. With secagg and dp flops are 0. Messages for evaluations and for the adaptation
+    of a held-out client are not counted."""
 
     parameters_up: int  # elements of floating-point tensors
     parameters_down: int  # the same, from server to client
     bytes_up: int  # of all tensors, including integer ones (class names, counts)
     bytes_down: int  # the same, from server to client
-    # bytes of the messages' content, by Flower's count: tensors, names, metrics and headers. Its
-    # encoding and the envelope, some hundred bytes per message, are not counted
+    # bytes of the messages' content, by Flower's count: tensors, names, metrics and headers,
+    # without its encoding and the envelope, some hundred bytes per message
     wire_up: int
     wire_down: int  # the same, from server to client
     # of linear, convolutional and recurrent layers and of attention's products in training, from
@@ -41,11 +40,10 @@ class CostFields(TypedDict):
 class ScoreFields(TypedDict, total=False):
     """An evaluation's scores beside its accuracies, on the test part and, as `validation_…`, on the
     validation part; of a round and in `result.json` the mean over the clients that have one. With
-    secagg and dp there are balanced accuracy and macro-F1 of the test part alone.
+    secagg and dp there are only balanced accuracy and macro-F1 of the test part.
 
-    A score is not there where it is not defined: `auroc` and `average_precision` need samples of
-    two classes, `sensitivity@CLASS` one of that class. That one is there with
-    `verdict.score=sensitivity@CLASS`."""
+    Undefined scores are absent: `auroc` and `average_precision` need samples of two classes,
+    `sensitivity@CLASS` (with `verdict.score=sensitivity@CLASS`) one of that class."""
 
     balanced_accuracy: float  # the mean recall of the classes in the test part
     macro_f1: float  # the same for their F1, 2TP / (2TP + FP + FN)
@@ -68,23 +66,20 @@ class RoundRow(CostFields, ScoreFields):
 
     round: int  # from 0
     sampled: list[int]  # the sampled clients, ascending; empty in round 0
-    # clients whose update was merged, ascending. Empty if the round failed (fewer than
-    # `min-success` succeeded); successful clients of a failed round are in neither list
+    # clients whose update was merged, ascending; none if fewer than `min-success` succeeded
     admitted: list[int]
-    # clients without an admitted answer, ascending: absent, failed, refused, also at an
-    # evaluation; clients.jsonl has the reasons
+    # clients without an admitted answer, ascending: absent, failed, refused, also at an evaluation
     refused: list[int]
     # unweighted mean of the clients' last test accuracies; 0 before any evaluation. With secagg it,
-    # the next two and the scores are of the last evaluated round's admitted clients alone
+    # the next two and the scores are only of the last evaluated round's admitted clients
     accuracy: float
     validation_accuracy: float  # the same for the validation parts
     # the number of clients in these means: all that were evaluated in this round or before
     evaluated: int
-    # by score that fewer of them have: how many; not there if all have all
+    # by score that fewer of them have: how many
     scored: NotRequired[dict[str, int]]
     # by further predictor of the method: mean test accuracy over the clients whose last visit was
-    # in a round that evaluates, since it reads what they received; often empty. They may be fewer
-    # than `evaluated`
+    # in a round that evaluates; often empty
     other_accuracies: dict[str, float]
     loss: float | None  # mean of the admitted visits' `loss`; null if there is none
     # of layers that the server trains while merging; sums, means, products and decompositions of
@@ -95,10 +90,9 @@ class RoundRow(CostFields, ScoreFields):
     # dp, the controls of `sharing`, no merge, or no change
     aggregation_error: NotRequired[float | None]
     # with dp, in rounds with an admitted update: the largest ε so far of a client, or with
-    # dp.level=record the largest that this round's clients told. If infinite null, or not there
+    # dp.level=record the largest that this round's clients reported; infinite: null or absent
     epsilon: NotRequired[float | None]
-    # duration of the round: the sum of `server_seconds`. The time of adaptations of held-out
-    # clients is in no round
+    # duration of the round, without adaptations of held-out clients: the sum of `server_seconds`
     seconds: float
     # by part: record (the round before), prepare, wait, aggregate, evaluate
     server_seconds: dict[str, float]
@@ -131,8 +125,8 @@ class VisitRow(CostFields, ScoreFields):
     loss: float | None
     # by phase of the method: the mean over the phase's last epoch; null with secagg and dp
     losses: dict[str, float] | None
-    # after training, on the client's own test part; only in rounds that evaluate, and with secagg
-    # only of a site whose node-config says scores=told
+    # after training, on the client's own test part; in rounds that evaluate, with secagg only of a
+    # site with scores=told
     accuracy: NotRequired[float]
     validation_accuracy: NotRequired[float]  # the same on its validation part
     # with scores.by-class: test samples by true class (rows) and predicted class (columns)
@@ -144,8 +138,8 @@ class VisitRow(CostFields, ScoreFields):
     seconds: dict[str, float]  # on the client, by part: load, train, evaluate, save
     # Ray's id of the node where the client trained; only in simulations by `flwr run`
     node: NotRequired[str]
-    # with dp.level=record: what the client says that its records have spent, this visit and those
-    # without an admitted answer included; not there if infinite (dp.noise is 0)
+    # with dp.level=record: what the client says that its records have spent, visits without an
+    # admitted answer included; absent if infinite (dp.noise is 0)
     epsilon: NotRequired[float]
     # the rules `egress.…` of its site's policy by which it has kept something back
     withheld: NotRequired[list[str]]
@@ -207,12 +201,9 @@ def _unscored(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class Sampled(TypedDict):
-    """Test accuracy as the public code of pFedLoRA's family computes it. It stands beside the
-    papers' figures and is never a headline.
-
-    A round's figure is the unweighted mean over the clients that it sampled and admitted, each on
-    its own test part right after its own training. Rounds without evaluation or without admitted
-    clients have none."""
+    """Test accuracy as the public code of pFedLoRA's family computes it, for comparison with the
+    papers: the unweighted mean over a round's admitted clients, each on its own test part right
+    after its own training. Rounds without evaluation have none."""
 
     sampled_last: float | None  # of the last such round; null if there is none
     sampled_highest: float | None  # of the highest such round; a choice by the test data
@@ -227,8 +218,7 @@ class Accuracy(Sampled):
     # then the first. The headline
     at_best_validation: float
     best_validation_round: int  # that round
-    # highest of the rounds that are means over the clients of the last one; a choice by the test
-    # data, for comparison with papers that report it
+    # highest of the rounds that are means over the clients of the last one; a choice by test data
     max_test: float
     # population standard deviation over the clients' last accuracies; null with secagg
     std: float | None
@@ -280,8 +270,7 @@ class Operations(TypedDict):
 class ToTarget(TypedDict):
     """The costs up to the first round whose mean test accuracy reaches the target, for all clients
     and both directions; nulls if none does. A round counts if its mean is over as many clients as
-    the last one's, and over none that has left since: with `evaluate-initial=false`, or clients
-    that join or leave, earlier ones are not."""
+    the last one's, and over none that has left since."""
 
     accuracy: float  # the target: `target-accuracy`, or the dataset's usual one
     rounds: int | None
@@ -309,16 +298,14 @@ class SecAgg(TypedDict):
 
 
 class EarlierRun(TypedDict):
-    """A run that was replaced by another in the same folder. What it spent adds up with what this
-    one spends, if their data are the same. Of runs without dp that are equal there is one."""
+    """A run that was replaced by another in the same folder. What it spent on the same data adds up
+    with what this one spends."""
 
     fingerprint: str  # of its keys
-    # as in DP, of that run; none: it had no dp, so its ε is infinite; absent if it was replaced by
-    # an older version
+    # as in DP; none: without dp, so ε is infinite; absent if an older version replaced it
     level: NotRequired[Literal["user", "record", "none"]]
-    # the largest ε of all clients; null if infinite. record: the largest that clients reported with
-    # admitted uploads, so failed visits may have spent more; null, too, if none reported any.
-    # Absent if the run was replaced by an older version
+    # the largest ε of all clients, of record the largest reported with admitted uploads (failed
+    # visits may have spent more); null if infinite or unreported
     epsilon: NotRequired[float | None]
     noise: float | None  # z; 0 without dp; null if each client had its own (record, dp.epsilon)
     delta: float  # δ
@@ -337,8 +324,8 @@ class DP(TypedDict):
     their last admitted uploads."""
 
     level: Literal["user", "record"]
-    # the largest of all clients; null if infinite (dp.noise is 0), and if clients were asked to
-    # draw (record) and none has told its ε
+    # the largest of all clients; null if infinite (dp.noise is 0), or if no client reported its ε
+    # (record)
     epsilon: float | None
     by_client: dict[str, float | None]  # ε by client, of those that took part
     delta: float  # δ
@@ -377,8 +364,7 @@ class OwnData(TypedDict):
     kind: str  # kind of inputs: images, series, vectors or text
     shape: list[int]  # shape of a model's input
     classes: int  # number of classes in the federation; a site may have fewer
-    # training, validation and test samples of these sites; null if one did not report it, as with
-    # secagg and dp of whole clients
+    # of all three parts of these sites; null if one did not report it (secagg, dp of whole clients)
     samples: int | None
 
 
@@ -471,7 +457,7 @@ class Result(TypedDict):
     average_precision: NotRequired[Score]
     log_loss: NotRequired[Score]
     ece: NotRequired[Score]
-    # by client, ascending; only evaluated clients, with secagg those that told their scores
+    # by client, ascending; only evaluated clients, with secagg those that report their scores
     per_client: NotRequired[dict[str, PerClient]]
     held_out: NotRequired[HeldOut]  # if clients are held out
     communication: NotRequired[Communication]
@@ -482,14 +468,14 @@ class Result(TypedDict):
     machine: NotRequired[Machine]
     # of the server's tensors (with sharing=none, of all clients' states): equal hashes, equal bits
     shared_sha256: NotRequired[str]
-    # of the SHA-256 of all visited clients' models, in client order; with secagg of the sum of each
-    # round's; absent with dp, since a hash would confirm a guess of a model
+    # of the SHA-256 of all visited clients' models, in client order; with secagg of each round's
+    # sum; absent with dp: a hash would confirm a guess of a model
     models_sha256: NotRequired[str]
     # fingerprint of the assignment of samples to clients and of their values; `own`
     # if nodes have their own data
     partition: NotRequired[str | None]
-    # what was left out of the data and other warnings, one line each; null if the nodes have their
-    # own data (their `about.json` has it) or the data is not on the server's machine
+    # what was left out of the data and other warnings, one line each; null if the data is not on
+    # the server's machine (a node's `about.json` has it)
     data_notes: NotRequired[list[str] | None]
     refused: NotRequired[int]  # refused replies and nodes in the whole run
     lost: NotRequired[int]  # visits whose client had lost its model
@@ -498,8 +484,7 @@ class Result(TypedDict):
 class Progress(TypedDict):
     """`server/progress.json`: what the server does at the moment.
 
-    It is replaced as a whole at each change: a reader never finds a part of it. After the run's end
-    it stays as it was."""
+    It is replaced in one step at each change, and stays after the run's end."""
 
     pid: int  # the server's process
     host: str  # the name of the server's host

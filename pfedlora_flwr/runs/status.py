@@ -56,7 +56,7 @@ class RunStatus(TypedDict):
 
     run: str  # the run's directory, on its server's host
     # running, completed, failed, diverged or stopped; killed: its server is gone and left no
-    # result; unknown: it ran on another host, and whether it still does cannot be known here
+    # result; unknown: it ran on another host
     state: State
     # why it is not running or completed, in one line; with --superlink the last line of a running
     # one's log

@@ -201,7 +201,7 @@ class Policy(Section):
             yield "egress.scores is none here, and a masked sum holds scores"
         rows = registry.find(e.method).rows_sent(e)
         if "counts" in rows and self.egress.class_counts == "none":
-            yield "egress.class-counts is none here, and this run's uploads tell them"
+            yield "egress.class-counts is none here, and this run's uploads reveal them"
         if rows and "classes" not in rows:
             if self.egress.min_count > 1:
                 yield "egress.min-count is set here, and this run's uploads mix all classes"

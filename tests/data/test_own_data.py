@@ -115,7 +115,7 @@ def test_columns_of_no_numbers_are_left_out_and_named(tmp_path: Path) -> None:
     dataset = datasets.load("parquet:t.parquet")
     assert dataset.feature_names == ("a", "b")
     left_out = "left out: 2 columns of no numbers: note (string), day (date32[day])"
-    assert dataset.notes == (left_out,)
+    assert dataset.notes == (f"{left_out}; data.categories=one-hot keeps categories",)
     with pytest.raises(
         UserError,
         match=(

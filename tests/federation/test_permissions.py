@@ -299,7 +299,7 @@ def test_a_dataset_that_names_files_itself_names_none_outside_the_root(
         (folder / "README.md").write_text(f"---\n{card}---\n")
     for kind in ("card out", "card up", "stored out"):
         said = node({"dataset": f"hf:{root}/{kind}"}, config)
-        assert "this node allows files below its data-root alone" in said, kind
+        assert "this node allows only files below its data-root" in said, kind
     for kind in ("card in", "stored in"):
         assert not node({"dataset": f"hf:{root}/{kind}"}, config), kind
     monkeypatch.chdir(place)

@@ -54,7 +54,7 @@ def test_it_is_refused_where_rows_do_not_come_together() -> None:
     e = from_flat(KEYS | {"method": "pooled"})
     node = {"dataset": "digits", "partition-id": 0, "num-partitions": 4}
     told = PersonalisedClient(e, node).get_properties({})
-    assert "a site's do not leave it: it is a reference for simulations alone" in str(told)
+    assert "a site's do not leave it: it is a reference only for simulations" in str(told)
     for keys, why in (
         ({"sharing": "start"}, "sharing is start; allowed: mean"),
         ({"rounds": 1}, "rounds is 1; allowed: ≥ 2"),

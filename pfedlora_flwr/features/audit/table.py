@@ -48,7 +48,7 @@ def audits(study: Study) -> Table:
         " 100 negatives `TPR at 1 % FPR` is at no false positive. – : nothing that is sent can be"
         " attacked so."
     )
-    return Table("audit", "What uploads tell", rows, note)
+    return Table("audit", "What uploads reveal", rows, note)
 
 
 def _cell(found: Sequence[Audit], place: str) -> str:

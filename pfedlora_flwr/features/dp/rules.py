@@ -52,12 +52,12 @@ def _of_users(e: Experiment, method: type[Method]) -> None:
 def _of_records(e: Experiment, method: type[Method]) -> None:
     if changed := e.loss.changed():
         what = f"loss.{next(iter(changed))}"
-        raise UserError(f"{what} is set, and noise of records is for the mean cross entropy alone")
+        raise UserError(f"{what} is set, and noise of records is only for the mean cross entropy")
     # one that inherits it may send more
     if "record_epochs" not in vars(method):
         raise UserError(
-            f"method {e.method} does not say that what it sends tells of a record by noised"
-            " gradients alone; allowed with dp.level=record: pfedlora_plus"
+            f"method {e.method} does not say that what it sends reveals a record by noised"
+            " gradients only; allowed with dp.level=record: pfedlora_plus"
         )
     rules = {
         "train": (

@@ -23,7 +23,7 @@ class HeldOut(Section):
     samples: Listed[int | None] = key(
         "all",
         "training samples with which a held-out client is adapted: all, or a number; several,"
-        " separated by commas, each for an adaptation of its own",
+        " each for an adaptation of its own",
         form=Form("all, or integers ≥ 2", lambda w: None if w == "all" else integer(w, 2)),
     )
     every: int = key(

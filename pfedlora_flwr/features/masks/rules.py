@@ -41,7 +41,7 @@ class Masks(Feature):
         if not e.secagg.enabled:
             return ""
         if name == "evaluate-initial" and e.evaluate_initial:
-            return "under masks clients are evaluated at visits alone"
+            return "under masks clients are evaluated only at visits"
         if name in ("clip-norm-factor", "max-samples"):
             return "with secagg.enabled the server sees no single update"
         return ""

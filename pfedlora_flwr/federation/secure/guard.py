@@ -84,8 +84,8 @@ class Guard:
         try:
             if e.secagg.enabled and message.metadata.message_type == wire.EVALUATE:
                 raise UserError(
-                    "the server asks for the scores of one client; under masks they are in the sum"
-                    " of a round alone"
+                    "the server asks for the scores of one client; under masks they are only in the"
+                    " sum of a round"
                 )
             if e.secagg.enabled and message.metadata.message_type == wire.TRAIN:
                 return self._in_stage(config, message, context, call_next)
