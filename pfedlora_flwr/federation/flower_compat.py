@@ -38,7 +38,12 @@ from flwr.common.secure_aggregation.secaggplus_constants import (
     Key,
     Stage,
 )
-from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.common.serde import (
+    context_from_proto,
+    context_to_proto,
+    message_from_proto,
+    message_to_proto,
+)
 from flwr.compat.common.recorddict_compat import (
     evaluateins_to_recorddict,
     fitins_to_recorddict,
@@ -49,6 +54,7 @@ from flwr.compat.common.recorddict_compat import (
     recorddict_to_fitres,
     recorddict_to_getpropertiesres,
 )
+from flwr.proto.message_pb2 import Context as ProtoContext
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.server.compat.legacy_context import LegacyContext
 from flwr.server.workflow import SecAggPlusWorkflow
@@ -97,7 +103,27 @@ def decoded(blob: bytes) -> Message:
     return message_from_proto(ProtoMessage.FromString(blob))
 
 
+def encoded_context(context: Context) -> bytes:
+    """The context as it travels."""
+    return context_to_proto(context).SerializeToString()
+
+
+def decoded_context(blob: bytes) -> Context:
+    """The context that travelled."""
+    return context_from_proto(ProtoContext.FromString(blob))
+
+
 # Grids and runs
+
+
+def this_task() -> tuple[int, int, int]:
+    """The task of a node that Flower started this process for, by run, number and node."""
+    return TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id
+
+
+def be_node_task(run_id: int, task_id: int, node_id: int) -> None:
+    """Tells Flower that this process is that task."""
+    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = run_id, task_id, node_id
 
 
 def be_task(run_id: int, task_id: int) -> None:

@@ -13,7 +13,7 @@ from flwr.app import Context, Error, Message
 
 from pfedlora_flwr.errors import UserError, as_line, brief, meant, permissions
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.federation import wire
+from pfedlora_flwr.federation import warm, wire
 from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode, Mod, secagg_record
 from pfedlora_flwr.federation.nodes import in_simulation
 from pfedlora_flwr.site.egress import NEUTRAL, limit
@@ -24,7 +24,7 @@ from pfedlora_flwr.site.policy import NODE_KEYS, POLICY, Policy, held
 logger = logging.getLogger(__name__)
 KEYS = (
     *("state-path", "dataset", "partition-id", "num-partitions", "data-path", "class-map"),
-    *(permissions.ANCHORS, POLICY, *NODE_KEYS),
+    *(permissions.ANCHORS, POLICY, *NODE_KEYS, *warm.KEYS),
 )
 """The keys of a node-config (docs/deployment.md)."""
 
@@ -47,6 +47,7 @@ def gate(config_of: Callable[[Context], RunConfig], node_keys: Iterable[str] = (
         reply = None
         try:
             _check_names(config, known)
+            warm.idle_seconds(config)
             policy = Policy.of_node(config)
             entry["policy"] = policy.sha256
             simulated = permissions.said_own_machine() or in_simulation()

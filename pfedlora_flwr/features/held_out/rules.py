@@ -23,8 +23,8 @@ class HeldOutClients(Feature):
             )
         if e.secagg.enabled:
             raise UserError(
-                f"{told} and secagg.enabled, too: what a client tells of its adaptation would show"
-                " its number of samples; use `pfedlora adapt`"
+                f"{told} and secagg.enabled, too: what a client reports of its adaptation would"
+                " show its number of samples; use `pfedlora adapt`"
             )
         if e.stop.patience:
             raise UserError(
