@@ -19,8 +19,8 @@ SUFFIXES = (".md", ".png", ".svg")
 UNSEARCHED = ("CHANGELOG.md", "docs/architecture.md")
 """What no user looks for; the search leaves them out."""
 FOUND_FIRST = {
-    **dict.fromkeys(("data", "deployment", "lora", "methods", "predict", "questions", "resume"), 3),
-    **{"text": 3, "pretrained": 6, "privacy": 6},
+    **dict.fromkeys(("data", "deployment", "lora", "methods", "resume", "text"), 3),
+    **{"pretrained": 6, "privacy": 6, "predict": 5, "questions": 5, "words": 5},
 }
 FOUND_LATE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/output.md", "docs/results/")
 """Pages that the search puts before (by how much) or after others that have the word as often."""

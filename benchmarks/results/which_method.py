@@ -466,7 +466,7 @@ def texts() -> Iterable[Line]:
         ),
         at(
             f"{titles(others)} {span(map(lora.gain, others))}; FedSA-LoRA, FedALT"
-            f" {span([lora.gain('fedsa_lora'), lora.lead('fedalt')])}; LG-FedAvg beside private"
+            f" {span([lora.gain('fedsa_lora'), lora.lead('fedalt')])}; LG-FedAvg with private"
             f" LoRA {head_only}"
         )
         + "; "

@@ -295,18 +295,17 @@ def _show_work(work: Work, say: Say, engine: str, drop_models: bool, at_once: in
     speed, jobs = _speed(work, engine), work.jobs()
     runs, lines = work.count(), dict[str, list[str]]()
     for job in jobs:
+        c, run = job.config, read_run(job.directory, job.config.experiment.rounds)
+        state = run.reason if isinstance(run, Missing) else "completed"
         more = f" (and {job.repeats - 1} more with the values chosen)" if job.repeats > 1 else ""
-        took = f"about {duration(speed.seconds(job.config))}"
-        took += f", {count(estimate.model_bytes(job.config))}B of models"
-        states = estimate.state_bytes(job.config)
-        took += f", {count(states)}B of states" if states else ""
-        seed, text = str(job.config.experiment.seed), f"{job.title}{more}: {_state(job)}; {took}"
+        took = f"about {duration(speed.seconds(c))}, {count(estimate.model_bytes(c))}B of models"
+        took += f", {count(states)}B of states" if (states := estimate.state_bytes(c)) else ""
+        seed, text = str(c.experiment.seed), f"{job.title}{more}: {state}; {took}"
         lines.setdefault(text.replace(f"seed {seed}", "seed {}", 1), []).append(seed)
     for text, seeds in lines.items():
         say(text.replace("seed {}", f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}", 1))
-    disk = estimate.disk(
-        (job.config for job in jobs for _ in range(job.repeats)), kept=not drop_models
-    )
+    every = [job.config for job in jobs for _ in range(job.repeats)]
+    disk = estimate.disk(every, kept=not drop_models)
     diverged = f" ({runs.diverged} diverged)" if runs.diverged else ""
     basis = "a guess: no run has been timed yet" if speed.guessed else "from the runs that are done"
     say(
@@ -314,8 +313,3 @@ def _show_work(work: Work, say: Say, engine: str, drop_models: bool, at_once: in
         f" {duration(seconds_of(jobs, speed) / at_once)} ({basis}), {count(disk)}B of disk in"
         f" {work.output}"
     )
-
-
-def _state(job: Job) -> str:
-    run = read_run(job.directory, job.config.experiment.rounds)
-    return run.reason if isinstance(run, Missing) else "completed"
