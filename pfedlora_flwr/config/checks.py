@@ -53,10 +53,7 @@ def _method(e: Experiment, x: Execution, method: type[Method]) -> None:
 def _sites(e: Experiment, x: Execution, method: type[Method]) -> None:
     sites, clients = x.sites, e.clients
     if sites and (len({*sites}) < len(sites) or len(sites) != clients):
-        raise UserError(
-            f"sites is {sites.text!r}; allowed: as many different names as clients, which is"
-            f" {clients}"
-        )
+        raise wrong("sites", sites.text, f"as many different names as clients, which is {clients}")
 
 
 def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
@@ -77,17 +74,13 @@ def _scores(e: Experiment, x: Execution, method: type[Method]) -> None:
 
 def _trained(e: Experiment, x: Execution, method: type[Method]) -> None:
     if e.representation != "features" and {"all", "lora"} & {*e.train}:
-        raise UserError(
-            f"train is {e.train!r}; allowed with representation={e.representation}: head, for what"
-            " makes it stays as it is"
-        )
+        given = f"representation={e.representation}"
+        raise wrong("train", e.train, "head, for what makes it stays as it is", given)
     if e.representation.startswith(ANCHORS) and e.normalise == "federation":
         raise wrong("normalise", e.normalise, "auto or model, with representation=anchors:FILE")
     if e.representation_norm == "layer" and "lora" in e.train:
-        raise UserError(
-            f"train is {e.train!r}; allowed with representation-norm=layer: all, head, for peft's"
-            " files have no place for it"
-        )
+        why = "all, head, for peft's files have no place for it"
+        raise wrong("train", e.train, why, "representation-norm=layer")
 
 
 def _inputs(e: Experiment, x: Execution, method: type[Method]) -> None:
@@ -106,10 +99,8 @@ def _inputs(e: Experiment, x: Execution, method: type[Method]) -> None:
 
 def _aggregation(e: Experiment, x: Execution, method: type[Method]) -> None:
     if e.max_weight and issubclass(method, OfSums):
-        raise UserError(
-            f"max-weight is {e.max_weight:g}; allowed with method {e.method}: 0, for a client's"
-            " later sums are differences to its first ones, which count whole"
-        )
+        why = "0, for a client's later sums are differences to its first ones, which count whole"
+        raise wrong("max-weight", e.max_weight, why, f"method {e.method}")
     rule = rule_of(e)
     if rule is None:
         return

@@ -15,7 +15,7 @@ import numpy as np
 from pfedlora_flwr.data.datasets import Dataset
 from pfedlora_flwr.data.source import Indices
 from pfedlora_flwr.data.split import Split, dealt, divided
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.rng import numpy_generator
 
@@ -132,10 +132,8 @@ def pathological(e: Experiment, labels: Indices, classes: int) -> list[Indices]:
     those with the most unclaimed shares."""
     clients, per_client = e.clients, e.partition.classes_per_client
     if per_client > classes:
-        raise UserError(
-            f"partition.classes-per-client is {per_client}; allowed: 1 to {classes}, the classes of"
-            " the dataset"
-        )
+        allowed = f"1 to {classes}, the classes of the dataset"
+        raise wrong("partition.classes-per-client", per_client, allowed)
     shares, rest = divmod(clients * per_client, classes)
     if rest:
         raise UserError(

@@ -18,7 +18,7 @@ from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.data.remarks import remarks, shown_by_sums
 from pfedlora_flwr.data.source import CLASSIFY, Reading
 from pfedlora_flwr.data.split import Split
-from pfedlora_flwr.errors import UserError, permissions
+from pfedlora_flwr.errors import UserError, permissions, wrong
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import IMAGES, TEXT, read_shape
@@ -103,9 +103,7 @@ class DataSetup:
 def _dataset(e: Experiment, data_path: str) -> Dataset:
     dataset = datasets.load(e.dataset, Reading.of(e, data_path))
     if e.image_size and dataset.kind != IMAGES:
-        raise UserError(
-            f"image-size is {e.image_size}; allowed: auto, for {e.dataset} holds {dataset.kind}"
-        )
+        raise wrong("image-size", e.image_size, f"auto, for {e.dataset} holds {dataset.kind}")
     check_classes(e, dataset)
     kind, shape = dataset.kind, dataset.shape
     if e.input_shape and read_shape(e.input_shape) != (kind, shape):

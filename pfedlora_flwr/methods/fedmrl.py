@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import wrong
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.averaged import Averaged
 from pfedlora_flwr.methods.method import SMALL, Method, Predictors, Tensors, Upload
@@ -74,10 +74,8 @@ class FedMRL(Averaged):
         d1 = self.options.representation_dim
         for name in dict.fromkeys(self.model_names):
             if (d2 := registry.facts(name, self.task).width) < d1:
-                raise UserError(
-                    f"fedmrl.representation-dim is {d1}; allowed: at most {d2}, the width of"
-                    f" {name}'s representation"
-                )
+                most = f"at most {d2}, the width of {name}'s representation"
+                raise wrong("fedmrl.representation-dim", d1, most)
         with seeded(seed):
             return kept(self.small_model())
 

@@ -133,10 +133,8 @@ def _read_by(
     """own: that of the model, where R is its features."""
     directions = _directions(classifiers)
     if count > directions.shape[1]:
-        raise UserError(
-            f"adapter.hidden-dim is {count}; allowed with adapter.down=basis: at most"
-            f" {directions.shape[1]}, the directions that the pretrained classifiers have"
-        )
+        most = f"at most {directions.shape[1]}, the directions that the pretrained classifiers have"
+        raise wrong("adapter.hidden-dim", count, most, "adapter.down=basis")
     chosen = directions[:, :count].T
     if own is None:
         return chosen.float(), torch.zeros(count)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.budget import Budget
@@ -190,10 +190,8 @@ def largest_part(e: Experiment, method: Method) -> Tensors:
 def check_clip(e: Experiment, part: Tensors) -> None:
     """Raises UserError for a clip that rounding under masks would use up."""
     if e.dp.norm <= (least := rounding(e, part)):
-        raise UserError(
-            f"dp.clip is {e.dp.norm:g}; allowed with secagg.enabled: above {least:.2g}, which"
-            " rounding under masks may add to an update; lower secagg.clip"
-        )
+        bound = f"above {least:.2g}, which rounding under masks may add to an update"
+        raise wrong("dp.clip", e.dp.norm, f"{bound}; lower secagg.clip", "secagg.enabled")
 
 
 def size_of(part: Tensors) -> int:

@@ -18,10 +18,7 @@ class Privacy(Feature):
         if e.noises_gradients:
             _of_records(e, method)
         elif e.dp.enabled and e.max_weight:
-            raise UserError(
-                f"max-weight is {e.max_weight:g}; allowed with dp: 0, for every update weighs the"
-                " same"
-            )
+            raise wrong("max-weight", e.max_weight, "0, for every update weighs the same", "dp")
 
     def unused(self, name: str, e: Experiment) -> str:
         if name.startswith("dp.") and not e.dp.enabled:
@@ -43,10 +40,8 @@ def _of_users(e: Experiment, method: type[Method]) -> None:
     if e.dp.delta * e.clients >= 1:
         raise wrong("dp.delta", e.dp.delta, f"below 1/clients, which is {1 / e.clients:g}")
     if e.secagg.enabled and e.dp.norm > e.secagg.clip:
-        raise UserError(
-            f"dp.clip is {e.dp.norm:g}; allowed with secagg.enabled: at most secagg.clip, which is"
-            f" {e.secagg.clip:g}"
-        )
+        most = f"at most secagg.clip, which is {e.secagg.clip:g}"
+        raise wrong("dp.clip", e.dp.norm, most, "secagg.enabled")
 
 
 def _of_records(e: Experiment, method: type[Method]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import finite, planned, record_epsilon, record_noise_for
 from pfedlora_flwr.features.dp.budget import read_record
@@ -40,10 +40,8 @@ class Spent:
         epochs: of DP-SGD in a visit. Raises UserError for an account that cannot be read or is of
         another number of samples, and if δ is too large for so many."""
         if e.dp.delta * samples >= 1:
-            raise UserError(
-                f"dp.delta is {e.dp.delta:g}; allowed with dp.level=record: below 1/n_k, which is"
-                f" {1 / samples:g} for client {client}"
-            )
+            most = f"below 1/n_k, which is {1 / samples:g} for client {client}"
+            raise wrong("dp.delta", e.dp.delta, most, "dp.level=record")
         self._path = folder / "dp.json" if folder else None
         self._e, self._client = e, client
         self.parts = parts_of(samples, e.batch_size)

@@ -22,20 +22,16 @@ class Masks(Feature):
             told = f"clients × participation gives {e.sampled}"
             raise UserError(f"secagg.enabled needs 3 to {_MOST} sampled clients, {told}")
         if shares is not None and shares % 2 == 0:
-            raise UserError(f"secagg.shares is {shares}; allowed: auto, or an odd integer ≥ 5")
+            raise wrong("secagg.shares", shares, "auto, or an odd integer ≥ 5")
         changing, least = getattr(e.options, "changing", None), x.secagg_threshold
         if changing is not None and not at_least(least, e.sampled) <= changing <= e.sampled:
-            raise UserError(
-                f"sums.changing is {changing}; allowed with secagg.enabled: auto, or"
-                f" {at_least(least, e.sampled)}, by secagg.threshold, to {e.sampled}"
-            )
+            allowed = f"auto, or {at_least(least, e.sampled)}, by secagg.threshold, to {e.sampled}"
+            raise wrong("sums.changing", changing, allowed, "secagg.enabled")
         if shares is not None and shares > e.sampled:
             raise wrong("secagg.shares", shares, f"at most the {e.sampled} sampled clients")
         if e.max_weight:
-            raise UserError(
-                f"max-weight is {e.max_weight:g}; allowed with secagg.enabled: 0, for the server"
-                " sees no single claim; secagg.max-samples bounds them"
-            )
+            why = "0, for the server sees no single claim; secagg.max-samples bounds them"
+            raise wrong("max-weight", e.max_weight, why, "secagg.enabled")
 
     def unused(self, name: str, e: Experiment) -> str:
         if not e.secagg.enabled:
