@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import safetensors.numpy
@@ -42,7 +42,7 @@ COLUMNS = (
     *("strength", "validation", "test"),
 )
 CANDIDATES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98)
-ALPHAS = (0.01, 0.03, 0.1, 0.3, 1.0)
+ALPHAS = (0.1, 0.3, 1.0, 3.0, 10.0)
 """Of ridge regression on rows of length 1."""
 CHUNK = 500
 Array = Any
@@ -68,7 +68,7 @@ class Features:
         folder.mkdir(parents=True, exist_ok=True)
         shape = len(self.dataset.labels), encoder.width
         files = [folder / f"{e.dataset}-{name}-{e.model_input}{end}" for end in (".f32", ".done")]
-        mode = "r+" if files[1].exists() else "w+"
+        mode: Literal["r+", "w+"] = "r+" if files[1].exists() else "w+"
         self.values = np.memmap(files[0], np.float32, mode, shape=shape)
         self.done = np.memmap(files[1], np.bool_, mode, shape=shape[:1])
 
