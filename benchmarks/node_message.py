@@ -18,7 +18,13 @@ from typing import Any
 
 import psutil
 
-KEYS = {"clients": 3, "rounds": 9, "dataset": "digits", "partition.kind": "iid", "device": "cpu"}
+KEYS: dict[str, Any] = {
+    "clients": 3,
+    "rounds": 9,
+    "dataset": "digits",
+    "partition.kind": "iid",
+    "device": "cpu",
+}
 
 
 def ask(state: Path, keys: dict[str, Any], node_config: dict[str, Any]) -> dict[str, Any]:
