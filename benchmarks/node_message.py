@@ -18,7 +18,13 @@ from typing import Any
 
 import psutil
 
-KEYS = {"clients": 3, "rounds": 9, "dataset": "digits", "partition.kind": "iid", "device": "cpu"}
+KEYS: dict[str, Any] = {
+    "clients": 3,
+    "rounds": 9,
+    "dataset": "digits",
+    "partition.kind": "iid",
+    "device": "cpu",
+}
 
 
 def ask(state: Path, keys: dict[str, Any], node_config: dict[str, Any]) -> dict[str, Any]:
@@ -33,7 +39,7 @@ def ask(state: Path, keys: dict[str, Any], node_config: dict[str, Any]) -> dict[
 
     sys.argv[0] = "flwr-clientapp"
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 2
-    told = {"partition-id": 0, "state-path": str(state)} | node_config
+    told: dict[str, Any] = {"partition-id": 0, "state-path": str(state)} | node_config
     context = Context(1, 2, told, RecordDict(), keys)
     found: dict[str, Any]
     try:

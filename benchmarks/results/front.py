@@ -94,9 +94,9 @@ def pretrained(page: Page) -> Iterator[Line]:
         lead = difference(of(reads, method), alone)
         yield Line(name, lead, difference(none, alone).mean)
     closed = Page(page.folder / "one-round").rows(one_round.CLOSED)
-    mean, none = (one_round.chosen(closed, SAMPLES, sharing=kind) for kind in ("mean", "none"))
+    lda, itself = (one_round.chosen(closed, SAMPLES, sharing=kind) for kind in ("mean", "none"))
     alone = of(one_round.LOGITS, "standalone")
-    yield Line("FedLDA, one round", difference(mean, alone), difference(none, alone).mean)
+    yield Line("FedLDA, one round", difference(lda, alone), difference(itself, alone).mean)
     ridge = local_heads(study, rows)[SAMPLES]
     yield Line("ridge regression", difference(ridge, of("features", "standalone")), None)
 

@@ -15,8 +15,9 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import BufferedRWPair
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from filelock import FileLock
 from flwr.app import Context, Message
@@ -85,7 +86,7 @@ def answered(message: Message, context: Context) -> Message | None:
     return None
 
 
-def serve(stream: BinaryIO, app: ClientApp) -> None:
+def serve(stream: BufferedRWPair, app: ClientApp) -> None:
     """The visit, in the worker's child: reads the message, and writes what `app` answers."""
     task, told, before = _receive(stream, 3)
     flower.be_node_task(*json.loads(task))
@@ -206,19 +207,19 @@ def _raised(module: str, name: str, text: str, trace: str) -> Exception:
     return error
 
 
-def _send(stream: BinaryIO, *blobs: bytes) -> None:
+def _send(stream: BufferedRWPair, *blobs: bytes) -> None:
     for blob in blobs:
         stream.write(struct.pack(">Q", len(blob)))
         stream.write(blob)
     stream.flush()
 
 
-def _receive(stream: BinaryIO, count: int) -> list[bytes]:
+def _receive(stream: BufferedRWPair, count: int) -> list[bytes]:
     """So many blobs. Raises EOFError where they end before."""
     return [_exactly(stream, struct.unpack(">Q", _exactly(stream, 8))[0]) for _ in range(count)]
 
 
-def _exactly(stream: BinaryIO, size: int) -> bytes:
+def _exactly(stream: BufferedRWPair, size: int) -> bytes:
     blob = stream.read(size)
     if len(blob) < size:
         raise EOFError

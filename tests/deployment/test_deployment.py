@@ -69,8 +69,8 @@ def sha256(plain: Plain, rounds: int) -> str:
 
 
 def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path: Path) -> None:
-    """Beside them a node that is not registered and one that trusts another CA: both are turned
-    away."""
+    """Two have warm workers, one starts anew for each message. Beside them a node that is not
+    registered and one that trusts another CA: both are turned away."""
     tls, foreign = tmp_path / "certificates", tmp_path / "foreign"
     make_certificates(tls, ["localhost", "127.0.0.1"], nodes=4, days=2, renew=False)
     make_certificates(foreign, ["127.0.0.1"], nodes=0, days=2, renew=False)
@@ -78,7 +78,7 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
         federation.start_superlink()
         for node in range(3):
             federation.flwr("supernode", "register", str(tls / f"node{node}.pub"))
-            federation.start_node(node, partition_id=node, num_partitions=3)
+            federation.start_node(node, partition_id=node, num_partitions=3, warm=node < 2)
         unregistered = federation.start_node(3, partition_id=0, num_partitions=3)
         deceived = federation.start_node(
             4, key="node0", ca=foreign / "ca.crt", partition_id=0, num_partitions=3
@@ -86,6 +86,7 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
         assert federation.run(KEYS) == 0, federation.log("submit")
         assert unregistered.wait(PATIENCE) != 0
         assert deceived.wait(PATIENCE) != 0
+        assert len(federation.processes("node_worker")) == 2
         deployed, said = federation.result(), federation.log("submit")
         models = {
             path.parent.parent.parent.name

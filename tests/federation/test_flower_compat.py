@@ -100,6 +100,16 @@ def test_a_message_travels_with_its_id_and_its_content(server: int) -> None:
     assert back.error.reason == "so"
 
 
+def test_a_context_and_a_task_travel_to_another_process(server: int) -> None:
+    config: dict[str, bool | float | int | str] = {"a": 1, "b": "2", "c": 0.5, "d": True}
+    sent = Context(7, 5, config, flower.fitins_to_recorddict(ins(), True), config)
+    came = flower.decoded_context(flower.encoded_context(sent))
+    assert came == sent
+    flower.be_node_task(8, 9, 5)
+    assert flower.this_task() == (8, 9, 5)
+    assert message(6).metadata.src_node_id == 5
+
+
 def ins() -> FitIns:
     arrays = [np.arange(6, dtype=np.float32).reshape(2, 3), np.array(4)]
     return FitIns(flower.ndarrays_to_parameters(arrays), {"a": 1, "b": b"2", "c": "", "d": 0.5})
