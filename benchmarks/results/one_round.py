@@ -3,22 +3,22 @@ by `benchmarks/one-round.yaml`. closed.csv: the same and further federations by 
 `benchmarks/pooled_lda.py`, whose test accuracies the runs' must equal. The partitions are the
 study's, seed by seed (by their hashes), so differences to its runs are paired.
 
-    python -m benchmarks.results.one_round FOLDER
+    python -m benchmarks.results.one_round FOLDER…
 
-takes the run table of that comparison."""
+takes the run tables of such comparisons."""
 
 from __future__ import annotations
 
 import csv
 import sys
 from pathlib import Path
-from statistics import fmean
 
 from benchmarks.results.page import (
     RESULTS,
     BySeed,
     Page,
     Row,
+    by_seed,
     difference,
     estimate,
     percent,
@@ -28,11 +28,10 @@ from benchmarks.results.page import (
 from benchmarks.results.pretrained_federations import ended, values
 from benchmarks.results.pretrained_normalised import CHOOSES, SAMPLES, local_heads, seen_by
 from benchmarks.results.pretrained_normalised import FILE as NORMALISED
-from pfedlora_flwr.methods import registry
+from pfedlora_flwr.methods.fedlda import FedLDA
 from pfedlora_flwr.report import style
-from pfedlora_flwr.report.measures import Estimate
 
-FILE, CLOSED, ROUNDS = "runs.csv", "closed.csv", "rounds.csv"
+FILE, CLOSED = "runs.csv", "closed.csv"
 ANCHORED = "anchors:cifar10-1000"
 """The coordinates by the anchors of the table: their dataset and their number."""
 CLASSES = 10
@@ -40,7 +39,7 @@ CLASSES = 10
 VISITS = 100
 """That send sums: one of each client."""
 COLUMNS = (
-    *(SAMPLES, "sharing", "sums.shrinkage", "method", "seed", "final"),
+    *(SAMPLES, "sharing", "sums.correction", "sums.shrinkage", "method", "seed", "final"),
     *("parameters_up", "partition"),
 )
 LOGITS = "pretrained-logits"
@@ -73,11 +72,12 @@ def make(page: Page) -> None:
         alone = values(seen_by(ended(study, "runs.csv"), samples, LOGITS), "standalone", "mean")
         page.says(difference(ours, alone))
     _table(page, found, gains)
+    _default(page, closed)
     _others(page, closed)
-    page.says(*{int(row["parameters_up"]) // VISITS for row in rows})
-    page.picture("one-round.png", lambda folder: draw(found, closed, folder))
-    page.picture("anchors.png", lambda folder: draw_anchors(page, closed, folder))
-    page.picture("rounds.png", lambda folder: draw_rounds(page, found, folder))
+    _correction(page, rows)
+    page.says(*{int(row["parameters_up"]) // VISITS for row in rows if row["parameters_up"]})
+    drawn = found | _many(page, closed, found)
+    page.picture("one-round.png", lambda folder: draw(drawn, folder))
 
 
 def chosen(
@@ -114,9 +114,31 @@ def _check_same(runs: list[Row], closed: list[Row]) -> None:
         for row in closed
         if same.items() <= row.items()
     }
-    for row in runs:
+    for row in (row for row in runs if row["sums.correction"] == "none"):
         at = row[SAMPLES], row["sharing"], row["seed"], row["sums.shrinkage"]
         assert abs(float(row["final"]) - there[at]) < ROUNDING, f"two computations differ: {at}"
+
+
+def _default(page: Page, closed: list[Row]) -> None:
+    """What the default shrinkage loses with one image a class."""
+    where = {"federation": "classes", "samples": "10", "coordinates": LOGITS, "sharing": "mean"}
+    usual = where | {"asked": "held", "strength": FedLDA.usual}
+    at = {k: str(v) for k, v in usual.items()}
+    page.says(difference(chosen(closed, "10"), by_seed(closed, "test", **at)))
+    page.settings(*(f"{s:g}" for s in (0.9, 0.8, 0.65, FedLDA.usual)))
+
+
+def _correction(page: Page, rows: list[Row]) -> None:
+    """What the private ridge adds, by runs with the same shrinkage."""
+    for samples in {row[SAMPLES] for row in rows}:
+        ridge = [
+            row for row in rows if (row[SAMPLES], row["sums.correction"]) == (samples, "ridge")
+        ]
+        same = {row["sums.shrinkage"] for row in ridge}
+        plain = [row for row in rows if row[SAMPLES] == samples and row["sums.shrinkage"] in same]
+        none = values(plain, "fedlda", "mean", **{"sums.correction": "none"})
+        page.says(difference(values(ridge, "fedlda", "mean"), none))
+        page.settings(*same)
 
 
 def _images(samples: str) -> str:
@@ -129,6 +151,7 @@ def _table(page: Page, found: dict[str, Lines], gains: dict[str, BySeed]) -> Non
         for name in (RIDGE, FEDSSA, LDA, ANCHORS)
     ]
     beside = [difference(each[LDA], each[FEDSSA]) for each in found.values()]
+    page.says(*beside)
     lines.append(["FedLDA on logits − FedSSA", *map(points, beside)])
     lines.append(["… − itself without sharing", *map(points, map(estimate, gains.values()))])
     page.table("one-round", ("accuracy", *map(_images, found)), lines)
@@ -152,21 +175,24 @@ def _others(page: Page, closed: list[Row]) -> None:
     page.whole("federations", (*header, "gain from sharing", "among all classes"), lines)
 
 
-def draw(found: dict[str, Lines], closed: list[Row], folder: Path) -> Path:
+def _many(page: Page, closed: list[Row], found: dict[str, Lines]) -> dict[str, Lines]:
+    """With more images: FedLDA, and ridge regression by the other code."""
+    there = {row["samples"] for row in closed if row["head"] == "ridge"}
+    more: dict[str, Lines] = {}
+    for samples in sorted(there - found.keys(), key=int):
+        ridge = chosen(closed, samples, coordinates="features", head="ridge", sharing="none")
+        more[samples] = {LDA: chosen(closed, samples), RIDGE: ridge}
+        page.says(estimate(ridge), difference(more[samples][LDA], ridge))
+    return more
+
+
+def draw(found: dict[str, Lines], folder: Path) -> Path:
     """Accuracy against images a class, a line for each way."""
-    more = {r["samples"] for r in closed if (r["federation"], r["head"]) == ("classes", "ridge")}
-    longer = found | {
-        samples: {
-            LDA: chosen(closed, samples),
-            RIDGE: chosen(closed, samples, coordinates="features", head="ridge", sharing="none"),
-        }
-        for samples in sorted(more - found.keys(), key=int)
-    }
     with style.drawing(1, 1, (5.2, 3.2)) as (figure, axes):
         axis = axes[0][0]
         colours = ("#000000", "#0072B2", "#D55E00", "#009E73")
         for name, colour in zip((RIDGE, FEDSSA, LDA, ANCHORS), colours, strict=True):
-            each = {n: estimate(here[name]) for n, here in longer.items() if name in here}
+            each = {n: estimate(here[name]) for n, here in found.items() if name in here}
             axis.errorbar(
                 [int(samples) // CLASSES for samples in each],
                 [100 * e.mean for e in each.values()],
@@ -176,7 +202,7 @@ def draw(found: dict[str, Lines], closed: list[Row], folder: Path) -> Path:
                 label=name,
             )
         axis.set_xscale("log")
-        counts = [int(samples) // CLASSES for samples in longer]
+        counts = [int(samples) // CLASSES for samples in found]
         axis.set_xticks(counts, map(str, counts))
         axis.minorticks_off()
         axis.set_xlabel("training images of each class that a client holds")
@@ -186,56 +212,13 @@ def draw(found: dict[str, Lines], closed: list[Row], folder: Path) -> Path:
     return folder / "one-round.png"
 
 
-def draw_anchors(page: Page, closed: list[Row], folder: Path) -> Path:
-    """Accuracy with one image a class against the number of anchors, a line for each dataset of
-    theirs."""
-    kinds = dict.fromkeys(row["coordinates"] for row in closed if ":" in row["coordinates"])
-    found: dict[str, dict[int, Estimate]] = {}
-    for kind in kinds:
-        dataset, _, number = kind.removeprefix("anchors:").rpartition("-")
-        found.setdefault(dataset, {})[int(number)] = estimate(
-            chosen(closed, "10", coordinates=kind)
-        )
-    with style.drawing(1, 1, (5.2, 3.0)) as (figure, axes):
-        axis = axes[0][0]
-        for dataset, each in found.items():
-            counts = sorted(each)
-            heights = [100 * each[n].mean for n in counts]
-            axis.plot(counts, heights, marker="o", label=f"anchors: {dataset}")
-        axis.set_xscale("log")
-        axis.set_xlabel("anchors")
-        axis.set_ylabel("test accuracy in %")
-        axis.legend(frameon=False)
-        figure.savefig(folder / "anchors.png")
-    return folder / "anchors.png"
-
-
-def draw_rounds(page: Page, found: dict[str, Lines], folder: Path) -> Path:
-    """Accuracy with one image a class after each round of methods that train, beside FedLDA's."""
-    rows = page.rows(ROUNDS)
-    with style.drawing(1, 1, (5.2, 3.0)) as (figure, axes):
-        axis = axes[0][0]
-        for method in registry.ordered({row["method"] for row in rows}):
-            here = [row for row in rows if row["method"] == method]
-            rounds = sorted({int(row["round"]) for row in here})
-            means = [
-                fmean(float(r["accuracy"]) for r in here if int(r["round"]) == t) for t in rounds
-            ]
-            axis.plot(rounds, [100 * mean for mean in means], label=registry.title(method))
-        level = 100 * estimate(found["10"][LDA]).mean
-        axis.axhline(level, color="#D55E00", linestyle="--", label=LDA)
-        axis.set_xlabel("rounds")
-        axis.set_ylabel("test accuracy in %")
-        axis.legend(frameon=False)
-        figure.savefig(folder / "rounds.png")
-    return folder / "rounds.png"
-
-
-def taken(folder: Path) -> None:
-    """Writes runs.csv from a comparison's run table."""
-    rows = csv.DictReader((folder / "report" / "runs.csv").open(encoding="utf-8"))
+def taken(folders: list[Path]) -> None:
+    """Writes runs.csv from comparisons' run tables; what a table does not say is as by default."""
+    usual = {"sharing": "mean", "sums.correction": "none"}
+    tables = [(folder / "report" / "runs.csv").open(encoding="utf-8") for folder in folders]
+    rows = [usual | row for table in tables for row in csv.DictReader(table)]
     write_csv(RESULTS / "one-round" / FILE, COLUMNS, ([row[c] for c in COLUMNS] for row in rows))
 
 
 if __name__ == "__main__":
-    taken(Path(sys.argv[1]))
+    taken([*map(Path, sys.argv[1:])])
