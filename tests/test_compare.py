@@ -887,7 +887,7 @@ def test_a_comparison_is_extended_to_what_it_would_be_from_the_start(
     code, out, _ = pfedlora(*longer, "--output", "short", "--dry-run")
     assert code == 0
     assert "0 of 4 runs are done, 4 are left" in out
-    assert "standalone, seed 0: unfinished after round 2 of 4" in out
+    assert "standalone, seeds 0, 1: unfinished after round 2 of 4" in out
     assert pfedlora(*longer, "--output", "short")[0] == 0
     assert pfedlora(*longer, "--output", "whole")[0] == 0
     for run in ("standalone/seed-0", "standalone/seed-1", "pfedlora/seed-0", "pfedlora/seed-1"):

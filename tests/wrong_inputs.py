@@ -276,8 +276,8 @@ observers=builtins:object → observer 'builtins:object': it lacks begin
     *(
         key(f"{_OF_RECORDS} {wrong}", told)
         for wrong, told in {
-            "method=pfedlora": "method pfedlora does not say that what it sends tells of a",
-            "method=fd": "method fd does not say that what it sends tells of a record by noised",
+            "method=pfedlora": "method pfedlora does not say that what it sends reveals a",
+            "method=fd": "method fd does not say that what it sends reveals a record by noised",
             "train=lora": "train is lora; allowed with dp.level=record: head, because",
             "train=head,all": "train is head,all; allowed with dp.level=record: head",
             "neck=always": "neck is always; allowed with dp.level=record: auto, because a neck is",

@@ -195,7 +195,7 @@ def test_a_model_that_trains_something_before_its_head_is_refused(models: str, o
 
 def test_a_method_that_inherits_it_may_send_more_and_is_refused() -> None:
     options = " ".join(f"{n}={RECORDS[n]}" for n in ("adapter.predict", "adapter.rows"))
-    with pytest.raises(UserError, match="NoiseAlone does not say that what it sends tells of a"):
+    with pytest.raises(UserError, match="NoiseAlone does not say that what it sends reveals a"):
         from_flat(
             {n: v for n, v in RECORDS.items() if not n.startswith("adapter")}
             | {"method": "benchmarks.dp_utility:NoiseAlone", "method-options": options}

@@ -386,7 +386,9 @@ def test_names_with_dollar_signs_are_no_formulas(tmp_path: Path) -> None:
 
 
 def test_the_documents_name_every_table_and_figure() -> None:
-    source = "".join(path.read_text() for path in (ROOT / "pfedlora_flwr/report").glob("*.py"))
+    package = ROOT / "pfedlora_flwr"
+    files = [*(package / "report").glob("*.py"), *(package / "features").glob("*/table.py")]
+    source = "".join(path.read_text() for path in files)
     tables = re.findall(r'Table\(\s*"(\w+)"', source)
     figures = re.findall(r'save\(figure, \w+, f?"(\w+?)_?["{]', source)
     assert {"accuracy", "missing"} < set(tables)
