@@ -61,7 +61,7 @@ def test_a_comparison_outlives_its_launcher_and_a_replaced_node(
         federation.stop_node(1)
         moved = sites[1] | {"state-path": str(tmp_path / "moved")}
         no_worker = shutil.ignore_patterns("worker")  # its socket is no file to copy
-    shutil.copytree(sites[1]["state-path"], moved["state-path"], ignore=no_worker)
+        shutil.copytree(sites[1]["state-path"], moved["state-path"], ignore=no_worker)
         federation.start_node(1, **moved, runs_cap=6)
         (gates / "close-training-0-2").unlink()
         again = federation.spawn("again", *words)
