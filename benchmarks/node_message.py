@@ -32,13 +32,12 @@ def ask(state: Path, keys: dict[str, Any], node_config: dict[str, Any]) -> dict[
     The answer, and what it cost here."""
     import_module("flwr.supernode.runtime.run_clientapp")  # as Flower's own process has it
     from flwr.app import Context, RecordDict
-    from flwr.supercore.task_identity import TaskIdentity
 
     from pfedlora_flwr.client_app import app
-    from pfedlora_flwr.federation.flower_compat import decoded
+    from pfedlora_flwr.federation.flower_compat import be_node_task, decoded
 
     sys.argv[0] = "flwr-clientapp"
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 2
+    be_node_task(1, 1, 2)
     told: dict[str, Any] = {"partition-id": 0, "state-path": str(state)} | node_config
     context = Context(1, 2, told, RecordDict(), keys)
     found: dict[str, Any]

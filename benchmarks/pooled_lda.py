@@ -1,4 +1,4 @@
-"""FedLDA's federations by other code: what the frozen backbones give of a whole dataset, computed
+"""FedLDA's federations by other code: what the frozen backbones give of each image, computed
 once, and linear discriminant analysis of the pooled coordinates by NumPy and SciPy. What a
 federation of sums ends with is a function of these alone, whoever holds which sample.
 
@@ -56,8 +56,8 @@ class Features:
 
     def __init__(self, e: Experiment, data_path: str, spec: ModelSpec, folder: Path) -> None:
         name = spec.name.partition(":weights=")[0].rpartition(":")[2]
-        self.dataset = DataSetup(e, data_path).dataset
-        task = DataSetup(e, data_path).task
+        setup = DataSetup(e, data_path)
+        self.dataset, task = setup.dataset, setup.task
         encoder = frozen_encoder(
             registry.build(ModelSpec(spec.name, train="head", model_input=e.model_input), task)
         )

@@ -11,14 +11,13 @@ the clear and under masks."""
 from __future__ import annotations
 
 import copy
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from benchmarks.dp_cost import least
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.visit import visit
 from pfedlora_flwr.methods import registry
@@ -39,16 +38,6 @@ class Given(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(shape[0], classes))
 
 
-def least(what: Callable[[], object]) -> float:
-    """Milliseconds of the processor, the least of five calls."""
-    found = []
-    for _ in range(5):
-        began = time.process_time()
-        what()
-        found.append(1000 * (time.process_time() - began))
-    return min(found)
-
-
 def main() -> None:
     torch.set_num_threads(1)
     print(
@@ -64,8 +53,8 @@ def main() -> None:
         print(f"{d:>5} an epoch of a head {epoch(task, samples):.1f}")
 
 
-def keys(method: str, norm: str) -> dict[str, Any]:
-    own = {"representation-norm": norm, "train": "head", "batch-size": 16, "augment": False}
+def keys(method: str) -> dict[str, Any]:
+    own = {"representation-norm": "layer", "train": "head", "batch-size": 16, "augment": False}
     models = {"models": "benchmarks.sums_cost:Given", "initial-models": "architecture"}
     return own | models | {"method": method, "clients": 10}
 
@@ -75,12 +64,12 @@ def run(method: Any, model: nn.Module, received: Any, samples: Samples, round: i
 
 
 def epoch(task: Task, samples: Samples) -> float:
-    method = registry.make(from_flat(keys("standalone", "layer")), task)
-    return least(lambda: run(method, method.initial_model(0), {}, samples))
+    method = registry.make(from_flat(keys("standalone")), task)
+    return 1000 * least(lambda: run(method, method.initial_model(0), {}, samples))
 
 
 def row(name: str, task: Task, samples: Samples) -> str:
-    method = registry.make(from_flat(keys(name, "layer")), task)
+    method = registry.make(from_flat(keys(name)), task)
     assert isinstance(method, OfSums)
     state = method.state_init(0)
     received = method.download(state, 0, 1)
@@ -100,11 +89,11 @@ def row(name: str, task: Task, samples: Samples) -> str:
     run(method, model, received, samples)
     back = method.download(total, 0, 2)
     first = copy.deepcopy(model)
-    sends = least(lambda: run(method, method.initial_model(0), received, samples))
-    solves = least(lambda: run(method, copy.deepcopy(first), back, samples, 2))
+    sends = 1000 * least(lambda: run(method, method.initial_model(0), received, samples))
+    solves = 1000 * least(lambda: run(method, copy.deepcopy(first), back, samples, 2))
     up = sum(tensor.numel() for tensor in upload.tensors.values())
     masked = sum(tensor.numel() for tensor in method.nothing().values())
-    return f"{sends:>8.1f} {least(server):>8.1f} {solves:>8.1f} {up:>11,} {masked:,}"
+    return f"{sends:>8.1f} {1000 * least(server):>8.1f} {solves:>8.1f} {up:>11,} {masked:,}"
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from benchmarks.results.pretrained_normalised import CHOOSES, SAMPLES, local_hea
 from benchmarks.results.pretrained_normalised import FILE as NORMALISED
 from pfedlora_flwr.methods.fedlda import FedLDA
 from pfedlora_flwr.report import style
+from pfedlora_flwr.report.measures import Estimate
 
 FILE, CLOSED = "runs.csv", "closed.csv"
 ANCHORED = "anchors:cifar10-1000"
@@ -53,24 +54,25 @@ Lines = dict[str, BySeed]
 def make(page: Page) -> None:
     study = Page(RESULTS / "pretrained")
     rows, closed = ended(page, FILE), page.rows(CLOSED)
-    local = local_heads(study, ended(study, "runs.csv"))
+    plain = ended(study, "runs.csv")
+    local = local_heads(study, plain)
     others = ended(study, NORMALISED)
     found: dict[str, Lines] = {}
-    gains: dict[str, BySeed] = {}
+    gains: dict[str, Estimate] = {}
     _check_same(rows, closed)
     for samples in sorted({row[SAMPLES] for row in rows}, key=int):
         here = [row for row in rows if row[SAMPLES] == samples]
         there = seen_by(others, samples, LOGITS)
         _check_partitions(here, there)
         ours, alone = (chosen(closed, samples, sharing=kind) for kind in ("mean", "none"))
-        gains[samples] = {seed: ours[seed] - alone[seed] for seed in ours}
+        gains[samples] = difference(ours, alone)
         anchors = chosen(closed, samples, coordinates=ANCHORED)
         fedssa = values(there, "fedssa", "mean")
         found[samples] = {RIDGE: local[samples], FEDSSA: fedssa, LDA: ours, ANCHORS: anchors}
         page.says(*map(estimate, (ours, alone, anchors)), difference(anchors, fedssa))
         page.says(difference(ours, anchors), difference(ours, local[samples]))
-        alone = values(seen_by(ended(study, "runs.csv"), samples, LOGITS), "standalone", "mean")
-        page.says(difference(ours, alone))
+        trained = values(seen_by(plain, samples, LOGITS), "standalone", "mean")
+        page.says(difference(ours, trained))
     _table(page, found, gains)
     _default(page, closed)
     _others(page, closed)
@@ -145,7 +147,7 @@ def _images(samples: str) -> str:
     return f"{int(samples) // CLASSES} a class"
 
 
-def _table(page: Page, found: dict[str, Lines], gains: dict[str, BySeed]) -> None:
+def _table(page: Page, found: dict[str, Lines], gains: dict[str, Estimate]) -> None:
     lines = [
         [name, *(percent(estimate(each[name])) for each in found.values())]
         for name in (RIDGE, FEDSSA, LDA, ANCHORS)
@@ -153,7 +155,7 @@ def _table(page: Page, found: dict[str, Lines], gains: dict[str, BySeed]) -> Non
     beside = [difference(each[LDA], each[FEDSSA]) for each in found.values()]
     page.says(*beside)
     lines.append(["FedLDA on logits − FedSSA", *map(points, beside)])
-    lines.append(["… − itself without sharing", *map(points, map(estimate, gains.values()))])
+    lines.append(["… − itself without sharing", *map(points, gains.values())])
     page.table("one-round", ("accuracy", *map(_images, found)), lines)
 
 
