@@ -64,7 +64,9 @@ def client_fn(context: Context, read: Reader = config_of) -> Client:
 
     config = read(context)
     e, x = config.experiment, config.execution
-    client = PersonalisedClient(e, context.node_config, x.data_path, scores_told(e, x))
+    client = PersonalisedClient(
+        e, context.node_config, x.data_path, scores_told(e, x), context.run_id
+    )
     prepare_process(client.device)
     return client.to_client()
 

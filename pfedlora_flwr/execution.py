@@ -43,6 +43,15 @@ class Execution(Section):
         needs="secagg.enabled",
         low=5,
     )
+    anchors_send: int = key(
+        0,
+        "a file of anchors of at most so many MB is sent to nodes whose node-config has"
+        " anchors=sent; 0: to none",
+        name="anchors.send",
+        needs="representation",
+        low=0,
+        high=64,
+    )
     actors: int | None = key(
         None, "clients trained at once; auto: one per core, or one per GPU", low=1, high=4096
     )

@@ -200,6 +200,8 @@ class Keys(ReadingKeys, total=False):
     """secagg: the share of the key shares that is needed to unmask (0.67; a number > 0.666667 and < 1)"""
     secagg_shares: int | Literal['auto'] | None
     """secagg: number of shares of each key, odd; auto: all up to 20 sampled clients, otherwise 21 (auto; auto, or an integer ≥ 5)"""
+    anchors_send: int
+    """a file of anchors of at most so many MB is sent to nodes whose node-config has anchors=sent; 0: to none (0; an integer ≥ 0 and ≤ 64)"""
     actors: int | Literal['auto'] | None
     """clients trained at once; auto: one per core, or one per GPU (auto; auto, or an integer ≥ 1 and ≤ 4096)"""
     ray: str
@@ -521,6 +523,7 @@ def named(  # jedi reads no TypedDict, but follows what is handed on
     data_path: str | PathLike[str] = '',
     secagg_threshold: float = 0.67,
     secagg_shares: int | Literal['auto'] | None = 'auto',
+    anchors_send: int = 0,
     actors: int | Literal['auto'] | None = 'auto',
     ray: str = '',
     output: str | PathLike[str] = '',

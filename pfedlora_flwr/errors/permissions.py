@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pfedlora_flwr.errors.errors import UserError
 
@@ -28,7 +29,9 @@ CODE, DATA, WEIGHTS, DOWNLOADS = NODE_KEYS = (
 """The keys of a node-config that allow something."""
 OUTPUT = "output-root"
 ANCHORS = "anchors"
-"""The key of a node-config with the node's own copy of a run's anchors."""
+"""The key of a node-config with the node's own copy of a run's anchors, or SENT."""
+SENT = "sent"
+"""The node takes those that the server sends."""
 _FLOWERS, _SERVER, _SIMULATION = ("flwr-", "flower-"), "flwr-serverapp", "flwr-simulation"
 
 
@@ -160,6 +163,8 @@ def check_file(what: str, path: str, key: str, also: str = "") -> None:
     now = _now()
     if now.anything or (what in ("data-path", "representation") and path in now.own):
         return
+    if what == "representation" and str(Path(path).parent) in now.own:
+        return
     root = now.root(key)
     allowed = path.startswith(("/", "~")) and any(_all_below(path, r) for r in (root, also) if r)
     if not allowed:
@@ -178,6 +183,16 @@ def check_download(what: str, name: str) -> None:
             f"{what} {name!r} is downloaded, and {now.whose} allows no downloads: set"
             f" {DOWNLOADS}=true in {now.where}"
         )
+
+
+def sent_anchors(node_config: Mapping[str, Any]) -> Path | None:
+    """The folder of the anchors that servers sent, by their hash, where the node takes such. Raises
+    UserError without a place for it."""
+    if node_config.get(ANCHORS) != SENT:
+        return None
+    if "state-path" not in node_config:
+        raise UserError("anchors is sent; allowed with it: a state-path in the node-config")
+    return Path(str(node_config["state-path"])).expanduser().absolute() / ANCHORS
 
 
 def _now() -> Permissions:

@@ -3,12 +3,14 @@ the upload."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,8 @@ logger = logging.getLogger(__name__)
 Arrays = list[npt.NDArray[Any]]
 _SIMULATED = {"partition-id", "num-partitions"}
 """What Flower tells a node of a simulation."""
+_LARGEST_ANCHORS = 64 * 10**6
+"""Bytes of a file that a server sends."""
 _ERRORS = (Exception, SystemExit)
 """What a user's code may raise; the process that calls it goes on."""
 
@@ -84,11 +88,18 @@ class PersonalisedClient(NumPyClient):
         node_config: Mapping[str, Any],
         data_path: str = "",
         scores: Sequence[str] | None = None,
+        run: int = 0,
     ) -> None:
         """data_path: the run's, where the node's own settings, which come first, name none.
-        scores: what is told of an evaluation, of `scores_told`."""
+        scores: what is told of an evaluation, of `scores_told`. run: Flower's number of it."""
+        self._anew = partial(PersonalisedClient, experiment, node_config, data_path, scores, run)
+        by_anchors = experiment.representation.startswith(ANCHORS)
+        self.sent_anchors = permissions.sent_anchors(node_config) if by_anchors else None
         own = node_config.get(permissions.ANCHORS)  # the run names the server's copy
-        if own and experiment.representation.startswith(ANCHORS):
+        if self.sent_anchors:
+            self._of_run = link = self.sent_anchors / f"run-{run}"
+            own = str(link.with_name(os.readlink(link)) if link.is_symlink() else link)
+        if own and by_anchors:
             experiment = experiment.replace(representation=f"{ANCHORS}{own}")
         self.experiment = experiment
         self.scores = scores
@@ -109,6 +120,9 @@ class PersonalisedClient(NumPyClient):
                 told = self._instruction(config)
                 self._store(told).choose(told.version)
                 return {}
+            if self.sent_anchors and messages.ANCHORS in config:
+                self._keep_anchors(config[messages.ANCHORS])
+                self = self._anew()
             return messages.written(self._claim(str(config.get(messages.DATA, ""))))
         except _ERRORS as error:
             return self._failure(error, config, self._known_as())
@@ -137,6 +151,17 @@ class PersonalisedClient(NumPyClient):
             return 0.0, counts.test, messages.written(counts) | self._vouched
         except _ERRORS as error:
             return 0.0, 0, self._failure(error, config)
+
+    def _keep_anchors(self, sent: object) -> None:
+        """Keeps the file that the server sends, by its hash, as the run's."""
+        assert self.sent_anchors
+        if not isinstance(sent, bytes) or len(sent) > _LARGEST_ANCHORS:
+            raise UserError(f"the server sends anchors of more than {_LARGEST_ANCHORS} bytes")
+        file = self.sent_anchors / hashlib.sha256(sent).hexdigest()
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, sent)
+        self._of_run.unlink(missing_ok=True)
+        self._of_run.symlink_to(file.name)
 
     def _claim(self, data: str) -> Claim:
         """data: what the dataset is known by in the run's other processes, if that is known."""
@@ -181,6 +206,10 @@ class PersonalisedClient(NumPyClient):
         if method.shares_lora:
             return base_of(method.client_model(0))
         if site.model.anchors:
+            if self.sent_anchors and not self._of_run.exists():
+                raise UserError(
+                    "anchors is sent in its node-config, and the run sends none: set anchors.send"
+                )
             return anchors_base(stamp_at(Path(site.model.anchors)))
         one = site.task.kind == TEXT and len({*method.model_names}) == 1
         return text.reader(site.model.name) if one else ""

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event, Thread
 from typing import Literal
 
@@ -18,6 +19,7 @@ from pfedlora_flwr.data.registry import find
 from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.exchange import Refuse, exchange
 from pfedlora_flwr.federation.flower_compat import (
@@ -31,6 +33,8 @@ from pfedlora_flwr.federation.nodes import WORKER_GONE, living_nodes, lost_nodes
 from pfedlora_flwr.federation.roster import Roster
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.models.anchored import stamp_at
+from pfedlora_flwr.models.spec import ANCHORS
 from pfedlora_flwr.runs.data_name import keep_sites, sites_told
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost
@@ -97,6 +101,7 @@ class Clients:
             known=sites_told(self.run),
             left=self.left,
             data=_data_here(method, x) if self._simulated else "",
+            anchors=b"" if self._simulated else _anchors(method.experiment, x),
             sites=x.sites,
             alike=self._simulated,
         )
@@ -287,6 +292,20 @@ def _data_here(method: Method, execution: Execution) -> str:
         return "" if find(e.dataset).shape else DataSetup(e, execution.data_path).data
     except UserError:
         return ""
+
+
+def _anchors(e: Experiment, x: Execution) -> bytes:
+    """The file of anchors that nodes are sent. Raises UserError for one that is too large."""
+    if not (x.anchors_send and e.representation.startswith(ANCHORS)):
+        return b""
+    file = stamp_at(Path(e.representation.removeprefix(ANCHORS)))
+    sent = Path(file[0]).read_bytes()
+    if len(sent) > x.anchors_send * 1e6:
+        raise UserError(
+            f"anchors {file[0]!r} have {len(sent) / 1e6:.1f} MB; allowed: anchors.send,"
+            f" {x.anchors_send} MB"
+        )
+    return sent
 
 
 def _read(reply: Message | None) -> wire.Reply | wire.Failed:

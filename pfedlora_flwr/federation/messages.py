@@ -32,8 +32,9 @@ LONGEST_WORD = 200
 HELD_OUT, WITHHELD = "held_out", "withheld"
 """The keys of held-out clients' lines, and of what a site's policy keeps back."""
 _ERROR, _NAME = "error", "name"
-DATA = "data"
-"""The key of what the dataset is known by, in an instruction and in the question who a node is."""
+DATA, ANCHORS = "data", "anchors"
+"""The keys of what the dataset is known by, in an instruction and in the question who a node is,
+and there of the file of anchors."""
 
 
 def folder_name(token: str) -> str:

@@ -49,6 +49,7 @@ class Roster:
     nobody gets.
     data: what the dataset is known by that the nodes must share (`Site.data`), where the server has
     it, too; else most of them say it.
+    anchors: the file of the run's, where it is sent.
     sites: the registered names of the nodes that may be asked; none: all.
     alike: any node can be any client, as in a simulation, which keeps what a client has by its
     number: one is asked for all."""
@@ -65,6 +66,7 @@ class Roster:
     known: tuple[Sequence[str], Sequence[str]] = ((), ())
     left: Set[int] = frozenset()
     data: str = ""
+    anchors: bytes = b""
     sites: Sequence[str] = ()
     alike: bool = False
 
@@ -222,7 +224,7 @@ class Roster:
     def _ask(self, nodes: list[int], timeout: float) -> None:
         """Takes down what the nodes claim. One that fails is asked again later, and less and less
         often."""
-        questions = [wire.properties_message(n, timeout, self.data) for n in nodes]
+        questions = [wire.properties_message(n, timeout, self.data, self.anchors) for n in nodes]
         for question, answer in exchange(self.grid, questions, timeout, self.refuse, self.arrived):
             node = question.metadata.dst_node_id
             if wire.unanswered(answer):

@@ -39,7 +39,7 @@ from pfedlora_flwr.federation.flower_compat import (
     recorddict_to_fitres,
     recorddict_to_getpropertiesres,
 )
-from pfedlora_flwr.federation.messages import DATA, Config, failure_in
+from pfedlora_flwr.federation.messages import ANCHORS, DATA, Config, failure_in
 
 COUNT = "num-partitions"
 """What a simulation's node-configs say, and what a node is asked for under `clients=auto`."""
@@ -107,10 +107,11 @@ def evaluate_message(
     return _message(content, node, EVALUATE, round, ttl)
 
 
-def properties_message(node: int, ttl: float, data: str = "") -> Message:
+def properties_message(node: int, ttl: float, data: str = "", anchors: bytes = b"") -> Message:
     """The question who a node is: `get_properties` of the client. data: what the dataset is known
-    by that it must have, if that is known."""
-    asked = GetPropertiesIns({DATA: data} if data else {})
+    by that it must have, if that is known. anchors: the file of the run's, where it is sent."""
+    said: Config = {DATA: data, ANCHORS: anchors}
+    asked = GetPropertiesIns({name: value for name, value in said.items() if value})
     return _message(getpropertiesins_to_recorddict(asked), node, PROPERTIES, 0, ttl)
 
 

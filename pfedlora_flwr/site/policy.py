@@ -113,6 +113,7 @@ class Policy(Section):
         merged = told | said | {n: _stricter(_KEYS[n], told[n], said[n]) for n in both}
         named = "dataset", "data-path", permissions.ANCHORS
         own = {str(node_config[n]) for n in named if n in node_config}
+        own |= {str(place) for place in [permissions.sent_anchors(node_config)] if place}
         made = cls.of_values(merged, file=path, sha256=sha256, own=frozenset(own))
         for line in made.contradictions():
             raise UserError(line)

@@ -24,6 +24,7 @@ from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
+from pfedlora_flwr.site.policy import Policy
 from tests.conftest import Call, run_locally
 from tests.models.bases import base
 from tests.test_joining import serve, sites  # noqa: F401
@@ -173,6 +174,29 @@ def test_a_node_has_its_own_copy_of_the_anchors_and_no_other_file(
         serve(where / "three", nodes, **keys | {"node-timeout": 1})
 
 
+@pytest.mark.slow
+def test_a_node_takes_the_anchors_that_the_server_sends(
+    where: Path,
+    pfedlora: Call,
+    sites: list[dict[str, Any]],  # noqa: F811
+) -> None:
+    models, nodes = base(where, "test_resnet"), sites
+    kind = written(pfedlora, models)
+    keys: dict[str, Any] = {"models": models, "train": "head", "method": "fedlda"}
+    keys |= {"representation": kind, "node-timeout": 1}
+    here = serve(where / "one", nodes, **keys)
+    for k, node in enumerate(nodes):
+        of = {"anchors": "sent", "state-path": str(where / f"state{k}")}
+        node |= of | {"weights-root": str(where / "weights")}
+    with pytest.raises(RunFailed, match=r"the run sends none: set anchors\.send"):
+        serve(where / "none", nodes, **keys)
+    there = serve(where / "two", nodes, **keys, **{"anchors.send": 1})
+    assert here["models_sha256"] == there["models_sha256"]
+    kept = sorted((where / "state2" / "anchors").iterdir())
+    assert [file.is_symlink() for file in kept] == [False, True]
+    assert kept[0].read_bytes() == kept[1].read_bytes() == Path("a.anchors").read_bytes()
+
+
 def test_what_cannot_be_anchors_is_one_line(where: Path, pfedlora: Call) -> None:
     models = base(where, "test_resnet")
     kind = written(pfedlora, models)
@@ -201,3 +225,10 @@ def test_what_cannot_be_anchors_is_one_line(where: Path, pfedlora: Call) -> None
     assert "anchors is set; expected reference=MODEL and output=FILE, too" in err
     with permissions.held(permissions.of_server()), pytest.raises(UserError, match="names"):
         check_allowed(ModelSpec("cnn1", "head", kind))
+    there = {"anchors": "sent", "state-path": "/state"}
+    with permissions.held(Policy.of_node(there).permissions()):
+        check_allowed(ModelSpec("cnn1", "head", "anchors:/state/anchors/run-1"))
+        with pytest.raises(UserError, match="representation names"):
+            check_allowed(ModelSpec("cnn1", "head", "anchors:/state/run-1"))
+    with pytest.raises(UserError, match="anchors is sent; allowed with it: a state-path"):
+        Policy.of_node({"anchors": "sent"})
