@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--only-shared", action="store_true", help="no client alone")
     said = parser.parse_args()
     base = yaml.safe_load(said.config.read_text(encoding="utf-8"))["base"]
-    base |= {f"partition.{key}": value for key, value in base.pop("partition").items()}
+    base |= {f"partition.{key}": value for key, value in base.pop("partition", {}).items()}
     base |= {"method": "fedlda"} | {
         k: yaml.safe_load(v) for k, v in (one.split("=", 1) for one in said.set)
     }

@@ -1,17 +1,21 @@
-"""One round of sums in the study of pretrained backbones. runs.csv: the run table of a comparison
-by `benchmarks/one-round.yaml`. closed.csv: the same and further federations by other code,
-`benchmarks/pooled_lda.py`, whose test accuracies the runs' must equal. The partitions are the
-study's, seed by seed (by their hashes), so differences to its runs are paired.
+"""One round of sums in the study of pretrained backbones. runs.csv: the run tables of comparisons
+by `benchmarks/one-round.yaml` and its kin. closed.csv: the same and further federations by other
+code, `benchmarks/pooled_lda.py`, whose test accuracies the runs' must equal. The partitions are the
+study's, seed by seed (by their hashes), so differences to its runs are paired. rounds.csv: the
+accuracies of methods that train, after each round that was evaluated.
 
-    python -m benchmarks.results.one_round FOLDER…
+    python -m benchmarks.results.one_round FEDERATION=FOLDER… [--rounds FOLDER…]
 
-takes the run tables of such comparisons."""
+takes the tables of such comparisons. FEDERATION: a name as in closed.csv, `text`, or `auto` for
+those that the study names."""
 
 from __future__ import annotations
 
 import csv
 import sys
+from collections import Counter
 from pathlib import Path
+from statistics import fmean
 
 from benchmarks.results.page import (
     RESULTS,
@@ -20,29 +24,43 @@ from benchmarks.results.page import (
     Row,
     by_seed,
     difference,
+    each_round,
     estimate,
     percent,
     points,
     write_csv,
 )
-from benchmarks.results.pretrained_federations import ended, values
+from benchmarks.results.pretrained_federations import FILE as FEDERATIONS
+from benchmarks.results.pretrained_federations import NAMES, TITLES, ended, values
 from benchmarks.results.pretrained_normalised import CHOOSES, SAMPLES, local_heads, seen_by
 from benchmarks.results.pretrained_normalised import FILE as NORMALISED
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.fedlda import FedLDA
 from pfedlora_flwr.report import style
 from pfedlora_flwr.report.measures import Estimate
 
-FILE, CLOSED = "runs.csv", "closed.csv"
+FILE, CLOSED, ROUNDS = "runs.csv", "closed.csv", "rounds.csv"
 ANCHORED = "anchors:cifar10-1000"
 """The coordinates by the anchors of the table: their dataset and their number."""
 CLASSES = 10
 """That a client holds."""
 VISITS = 100
 """That send sums: one of each client."""
-COLUMNS = (
-    *(SAMPLES, "sharing", "sums.correction", "sums.shrinkage", "method", "seed", "final"),
-    *("parameters_up", "partition"),
-)
+USUAL = {
+    "federation": "classes",
+    "representation": "pretrained-logits",
+    "sharing": "mean",
+    "sums.correction": "none",
+    "sums.priors": "equal",
+    "dp.epsilon": "",
+    "sums.dim": "",
+    SAMPLES: "600",
+}
+"""What a run table does not say. 600: all that a Dirichlet client has."""
+TUNED = "sums.dim", "sums.shrinkage"
+COLUMNS = (*USUAL, "sums.shrinkage", "method", "seed", "final", "parameters_up", "partition")
+OF_ROUND = "method", "seed", "round", "accuracy"
+BEGUN = "benchmarks.begun_from_sums:BegunFromSums"
 LOGITS = "pretrained-logits"
 RIDGE, FEDSSA = "ridge regression, a client alone", "FedSSA, 40 rounds"
 LDA, ANCHORS = "FedLDA, one round, on logits", "… on features mapped by anchors"
@@ -53,13 +71,14 @@ Lines = dict[str, BySeed]
 
 def make(page: Page) -> None:
     study = Page(RESULTS / "pretrained")
-    rows, closed = ended(page, FILE), page.rows(CLOSED)
+    every, closed = ended(page, FILE), page.rows(CLOSED)
+    rows = [row for row in every if row["federation"] == "classes" and not row["dp.epsilon"]]
     plain = ended(study, "runs.csv")
     local = local_heads(study, plain)
     others = ended(study, NORMALISED)
     found: dict[str, Lines] = {}
     gains: dict[str, Estimate] = {}
-    _check_same(rows, closed)
+    _check_same(every, closed)
     for samples in sorted({row[SAMPLES] for row in rows}, key=int):
         here = [row for row in rows if row[SAMPLES] == samples]
         there = seen_by(others, samples, LOGITS)
@@ -76,6 +95,12 @@ def make(page: Page) -> None:
     _table(page, found, gains)
     _default(page, closed)
     _others(page, closed)
+    _federations(page, study, closed)
+    _dirichlet(page, every, closed)
+    _text(page, every)
+    _private(page, every, found)
+    _rounds(page, found)
+    page.picture("anchors.png", lambda folder: draw_anchors(page, closed, folder))
     _correction(page, rows)
     page.says(*{int(row["parameters_up"]) // VISITS for row in rows if row["parameters_up"]})
     drawn = found | _many(page, closed, found)
@@ -109,16 +134,26 @@ def _check_partitions(ours: list[Row], theirs: list[Row]) -> None:
 
 def _check_same(runs: list[Row], closed: list[Row]) -> None:
     """Asserts that every run ends with the accuracy that the other code computes."""
-    names = ("samples", "sharing", "seed", "strength")
-    same = {"federation": "classes", "coordinates": LOGITS, "head": "lda", "asked": "held"}
+    names = ("federation", "samples", "coordinates", "sharing", "seed", "strength")
     there = {
         tuple(row[name] for name in names): float(row["test"])
         for row in closed
-        if same.items() <= row.items()
+        if row["head"] == "lda" and row["asked"] == "held"
     }
-    for row in (row for row in runs if row["sums.correction"] == "none"):
-        at = row[SAMPLES], row["sharing"], row["seed"], row["sums.shrinkage"]
-        assert abs(float(row["final"]) - there[at]) < ROUNDING, f"two computations differ: {at}"
+    same = {"sums.correction": "none", "sums.priors": "equal", "dp.epsilon": ""}
+    for row in runs:
+        if row["federation"] != "text" and same.items() <= row.items():
+            at = row["federation"], row[SAMPLES], row["representation"], row["sharing"]
+            wanted = there[*at, row["seed"], row["sums.shrinkage"]]
+            assert abs(float(row["final"]) - wanted) < ROUNDING, f"two computations differ: {at}"
+
+
+def runs_of(rows: list[Row], **where: str) -> BySeed:
+    """Their accuracies by seed, with what was chosen on the first: it has runs of all seeds."""
+    here = [row for row in rows if where.items() <= row.items()]
+    counts = Counter(tuple(row[key] for key in TUNED) for row in here)
+    best = max(counts, key=lambda key: counts[key])
+    return by_seed((row for row in here if tuple(row[key] for key in TUNED) == best), "final")
 
 
 def _default(page: Page, closed: list[Row]) -> None:
@@ -177,6 +212,147 @@ def _others(page: Page, closed: list[Row]) -> None:
     page.whole("federations", (*header, "gain from sharing", "among all classes"), lines)
 
 
+def _federations(page: Page, study: Page, closed: list[Row]) -> None:
+    """FedLDA beside the best of the study's methods in each of its federations."""
+    trained = [
+        {"federation": NAMES[r["clients"], r["partition.kind"]]} | r
+        for r in ended(study, FEDERATIONS)
+    ]
+    trained += [{"federation": "cifar10"} | row for row in ended(study, "cifar10.csv")]
+    titles = {"cifar10": "CIFAR-10, two images of each of five classes"} | TITLES
+    lines = []
+    for federation, title in titles.items():
+        here = [row for row in closed if row["federation"] == federation]
+        samples = "30" if federation == "dirichlet" else here[0]["samples"]
+        ours, anchors, alone = (
+            likeliest(here, samples, federation=federation, coordinates=kind, sharing=sharing)
+            for kind, sharing in ((LOGITS, "mean"), ("anchors:", "mean"), (LOGITS, "none"))
+        )
+        theirs = [
+            row for row in trained if row["federation"] == federation and row["sharing"] == "mean"
+        ]
+        kinds = {(row["method"], row["representation"]) for row in theirs}
+        means = {
+            kind: by_seed(theirs, "final", method=kind[0], representation=kind[1]) for kind in kinds
+        }
+        best = max(sorted(means), key=lambda kind: fmean(means[kind].values()))
+        gain, lead = difference(ours, alone), difference(ours, means[best])
+        page.says(gain, lead, *map(estimate, (ours, alone, means[best])))
+        name = f"{registry.title(best[0])} on {best[1].removeprefix('pretrained-')}"
+        cells = [percent(estimate(one)) for one in (ours, anchors) if one]
+        lines.append(
+            [
+                title,
+                *cells,
+                *[""] * (2 - len(cells)),
+                points(gain),
+                f"{name}, {percent(estimate(means[best]))}",
+                points(lead),
+            ]
+        )
+    header = (
+        "FedLDA on logits",
+        "by anchors",
+        "gain from sharing",
+        "best that trains",
+        "FedLDA − it",
+    )
+    page.table("in-federations", ("", *header), lines)
+
+
+def likeliest(rows: list[Row], samples: str, *, coordinates: str, **where: str) -> BySeed:
+    """Test accuracies among the classes held or among all, as validation says on the first seed; of
+    coordinates that begin so."""
+    kinds = sorted({r["coordinates"] for r in rows if r["coordinates"].startswith(coordinates)})
+    if not kinds:
+        return {}
+    told = {"samples": samples, "coordinates": kinds[0], "head": "lda", "seed": CHOOSES} | where
+    first = [row for row in rows if told.items() <= row.items()]
+    asked = max(first, key=lambda row: float(row["validation"]))["asked"]
+    return chosen(rows, samples, coordinates=kinds[0], asked=asked, **where)
+
+
+def _dirichlet(page: Page, every: list[Row], closed: list[Row]) -> None:
+    rows = [row for row in every if row["federation"] == "dirichlet"]
+    lines = []
+    for samples in sorted({row[SAMPLES] for row in rows}, key=int):
+        equal, own = (
+            runs_of(rows, **{SAMPLES: samples, "sums.priors": p}) for p in ("equal", "own")
+        )
+        ridge = max(
+            (
+                chosen(
+                    closed,
+                    samples,
+                    federation="dirichlet",
+                    coordinates="features",
+                    head="ridge",
+                    sharing="none",
+                    asked=asked,
+                )
+                for asked in ("held", "all")
+            ),
+            key=lambda found: fmean(found.values()),
+        )
+        gain, lead = difference(own, equal), difference(own, ridge)
+        page.says(gain, lead)
+        cells = [percent(estimate(one)) for one in (ridge, equal, own)]
+        lines.append(["all, about 480" if samples == "600" else samples, *cells, points(gain)])
+    header = (RIDGE, "FedLDA, classes held", "FedLDA, own priors", "gain of own priors")
+    page.table("dirichlet", ("images a client", *header), lines)
+
+
+def _text(page: Page, every: list[Row]) -> None:
+    rows = [row for row in every if row["federation"] == "text"]
+    lines = []
+    for samples in sorted({row[SAMPLES] for row in rows}, key=int):
+        kinds = sorted({row["representation"] for row in rows})
+        ours, plain = (
+            runs_of(rows, **{SAMPLES: samples, "representation": kind, "sharing": "mean"})
+            for kind in kinds
+        )
+        alone = runs_of(rows, **{SAMPLES: samples, "representation": kinds[0], "sharing": "none"})
+        gain, mapped = difference(ours, alone), difference(ours, plain)
+        page.says(gain, mapped)
+        cells = [percent(estimate(one)) for one in (alone, plain, ours)]
+        lines.append([str(int(samples) // 5), *cells, points(gain), points(mapped)])
+    header = ("without sharing", "on features", "by anchors", "gain from sharing", "of anchors")
+    page.table("text", ("documents a class", *header), lines)
+
+
+def _private(page: Page, every: list[Row], found: dict[str, Lines]) -> None:
+    rows = [row for row in every if row["dp.epsilon"]]
+    lines = []
+    for samples in sorted({row[SAMPLES] for row in rows}, key=int):
+        ridge = found[samples][RIDGE]
+        for epsilon in sorted({row["dp.epsilon"] for row in rows}, key=float):
+            none, with_ridge = (
+                runs_of(rows, **{SAMPLES: samples, "dp.epsilon": epsilon, "sums.correction": c})
+                for c in ("none", "ridge")
+            )
+            leads = difference(none, ridge), difference(with_ridge, ridge)
+            page.says(*leads, *map(estimate, (none, with_ridge)))
+            cells = percent(estimate(none)), percent(estimate(with_ridge)), *map(points, leads[1:])
+            lines.append([_images(samples), epsilon, *cells])
+    header = ("images", "ε", "FedLDA", "… and a private ridge", f"− {RIDGE}")
+    page.table("dp", header, lines)
+
+
+def _rounds(page: Page, found: dict[str, Lines]) -> None:
+    """The methods that train, after each round, and begun from sums."""
+    rows = page.rows(ROUNDS)
+    last = {m: _at_end(rows, m) for m in dict.fromkeys(row["method"] for row in rows)}
+    ours = found["10"][LDA]
+    page.says(*map(estimate, last.values()))
+    page.says(difference(last[BEGUN], last["pfedlora_plus"]), difference(ours, last[BEGUN]))
+    page.picture("rounds.png", lambda folder: draw_rounds(rows, ours, folder))
+
+
+def _at_end(rows: list[Row], method: str) -> BySeed:
+    end = max((row["round"] for row in rows), key=int)
+    return by_seed(rows, "accuracy", method=method, round=end)
+
+
 def _many(page: Page, closed: list[Row], found: dict[str, Lines]) -> dict[str, Lines]:
     """With more images: FedLDA, and ridge regression by the other code."""
     there = {row["samples"] for row in closed if row["head"] == "ridge"}
@@ -214,13 +390,71 @@ def draw(found: dict[str, Lines], folder: Path) -> Path:
     return folder / "one-round.png"
 
 
-def taken(folders: list[Path]) -> None:
-    """Writes runs.csv from comparisons' run tables; what a table does not say is as by default."""
-    usual = {"sharing": "mean", "sums.correction": "none"}
-    tables = [(folder / "report" / "runs.csv").open(encoding="utf-8") for folder in folders]
-    rows = [usual | row for table in tables for row in csv.DictReader(table)]
-    write_csv(RESULTS / "one-round" / FILE, COLUMNS, ([row[c] for c in COLUMNS] for row in rows))
+def draw_anchors(page: Page, closed: list[Row], folder: Path) -> Path:
+    """Accuracy with one image a class against the number of anchors, a line for each dataset of
+    theirs."""
+    here = [r for r in closed if (r["federation"], r["samples"]) == ("classes", "10")]
+    kinds = dict.fromkeys(row["coordinates"] for row in here if ":" in row["coordinates"])
+    found: dict[str, dict[int, Estimate]] = {}
+    for kind in kinds:
+        dataset, _, number = kind.removeprefix("anchors:").rpartition("-")
+        each = estimate(chosen(here, "10", coordinates=kind))
+        found.setdefault(dataset, {})[int(number)] = each
+        page.says(each)
+    with style.drawing(1, 1, (5.2, 3.0)) as (figure, axes):
+        axis = axes[0][0]
+        for dataset, means in found.items():
+            counts = sorted(means)
+            axis.plot(counts, [100 * means[n].mean for n in counts], marker="o", label=dataset)
+        for kind, line in ((LOGITS, "--"), ("features", ":")):
+            level = 100 * estimate(chosen(here, "10", coordinates=kind)).mean
+            axis.axhline(level, color="#000000", linestyle=line, label=f"{kind}, no anchors")
+        axis.set_xscale("log")
+        axis.set_xlabel("anchors")
+        axis.set_ylabel("test accuracy in %")
+        axis.legend(frameon=False)
+        figure.savefig(folder / "anchors.png")
+    return folder / "anchors.png"
+
+
+def draw_rounds(rows: list[Row], ours: BySeed, folder: Path) -> Path:
+    """Accuracy with one image a class after each round of methods that train, beside FedLDA's."""
+    with style.drawing(1, 1, (5.2, 3.0)) as (figure, axes):
+        axis = axes[0][0]
+        for method in dict.fromkeys(row["method"] for row in rows):
+            means = dict[int, list[float]]()
+            for row in rows:
+                if row["method"] == method:
+                    means.setdefault(int(row["round"]), []).append(float(row["accuracy"]))
+            title = "pFedLoRA+ begun from sums" if method == BEGUN else registry.title(method)
+            axis.plot([*means], [100 * fmean(each) for each in means.values()], label=title)
+        axis.axhline(100 * estimate(ours).mean, color="#D55E00", linestyle="--", label=LDA)
+        axis.set_xlabel("rounds")
+        axis.set_ylabel("test accuracy in %")
+        axis.legend(frameon=False)
+        figure.savefig(folder / "rounds.png")
+    return folder / "rounds.png"
+
+
+def taken(places: list[str]) -> None:
+    """Writes runs.csv and rounds.csv; what a run table does not say is as by default."""
+    cut = places.index("--rounds") if "--rounds" in places else len(places)
+    found = []
+    for place in places[:cut]:
+        federation, _, folder = place.partition("=")
+        with (Path(folder) / "report" / "runs.csv").open(encoding="utf-8") as table:
+            for row in csv.DictReader(table):
+                own = {"federation": federation}
+                if federation == "auto":
+                    own["federation"] = NAMES[row["clients"], row.get("partition.kind", "")]
+                said = {key: value for key, value in row.items() if value not in ("", "auto")}
+                found.append([{**USUAL, **own, **said}.get(column, "") for column in COLUMNS])
+    page = RESULTS / "one-round"
+    write_csv(page / FILE, COLUMNS, found)
+    if folders := [Path(place) for place in places[cut + 1 :]]:
+        rounds = each_round(folders, lambda e: (e.method, e.seed))
+        write_csv(page / ROUNDS, OF_ROUND, ((*row[:3], row[4]) for row in rounds))
 
 
 if __name__ == "__main__":
-    taken([*map(Path, sys.argv[1:])])
+    taken(sys.argv[1:])

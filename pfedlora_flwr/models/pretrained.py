@@ -60,7 +60,9 @@ def frozen_encoder(module: nn.Module) -> Whole | None:
     is none. Not one of a user's class, of which the base says the tensors, and not the code."""
     for _, part in modules_outside(module):
         for still in part.still if isinstance(part, ClientModel) else ():
-            encoder = part if isinstance(part, Whole) and still is part.module else still
+            own = isinstance(part, Whole) and still is part.module
+            inside = (m for m in still.modules() if isinstance(m, Whole))  # of a map by anchors
+            encoder = part if own else next(inside, None)
             if isinstance(encoder, Whole) and encoder.base and not encoder.base.startswith(TENSORS):
                 return encoder
     return None

@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,12 +20,14 @@ from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.models import anchored
 from pfedlora_flwr.models.anchored import Anchors
 from pfedlora_flwr.models.kept import kept
+from pfedlora_flwr.models.pretrained import frozen_encoder, with_outputs
 from pfedlora_flwr.models.registry import build, check_allowed, facts
 from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.site.policy import Policy
+from pfedlora_flwr.training.loop import Samples, infer
 from tests.conftest import Call, run_locally
 from tests.models.bases import base
 from tests.test_joining import serve, sites  # noqa: F401
@@ -172,6 +175,23 @@ def test_a_node_has_its_own_copy_of_the_anchors_and_no_other_file(
     anchored.write(Path("copy2"), Anchors(found.inputs[:50], found.reference[:50], {}))
     with pytest.raises(RunFailed, match="1 turned away: its base is 'anchors sha256:"):
         serve(where / "three", nodes, **keys | {"node-timeout": 1})
+
+
+def test_outputs_of_the_encoder_before_a_map_are_kept(where: Path, pfedlora: Call) -> None:
+    models = base(where, "test_resnet")
+    said = ModelSpec(models, "head", written(pfedlora, models), representation_norm="layer")
+    model = build(said, Task(10, (3, 32, 32)))
+    encoder = frozen_encoder(model)
+    assert encoder is not None
+    inputs = torch.rand(5, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    samples = Samples(inputs, torch.zeros(5, dtype=torch.int64))
+    fails = mock.patch.object(encoder.module, "forward", side_effect=AssertionError)
+    with fails, pytest.raises(AssertionError):
+        infer(model.encode, samples)
+    wanted = infer(model.encode, samples)
+    known = with_outputs(samples, encoder)
+    with fails:
+        assert torch.equal(infer(model.encode, known), wanted)
 
 
 @pytest.mark.slow
