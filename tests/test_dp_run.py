@@ -23,6 +23,7 @@ from pfedlora_flwr.features.dp import link as dp
 from pfedlora_flwr.features.dp.accountant import epsilon, noise_for
 from pfedlora_flwr.features.dp.budget import Budget
 from pfedlora_flwr.features.masks.keys import LEVELS
+from pfedlora_flwr.features.records import privacy_of
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.clock import Clock
@@ -37,7 +38,6 @@ from pfedlora_flwr.runs import directory
 from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.privacy import privacy_of
 from pfedlora_flwr.training.loop import Samples, Visit
 from tests.conftest import Call, Done, run_locally
 from tests.models.bases import base
