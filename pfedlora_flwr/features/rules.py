@@ -14,14 +14,8 @@ from pfedlora_flwr.features.membership.rules import Membership
 from pfedlora_flwr.features.sharing.rules import Sharing
 from pfedlora_flwr.methods.method import Method
 
-FEATURES: tuple[Feature, ...] = (
-    Privacy(),
-    Membership(),
-    Audit(),
-    HeldOutClients(),
-    Masks(),
-    Sharing(),
-)
+FEATURES: tuple[Feature, ...]
+FEATURES = Privacy(), Membership(), Audit(), HeldOutClients(), Masks(), Sharing()
 
 
 def check(e: Experiment, x: Execution, method: type[Method]) -> None:

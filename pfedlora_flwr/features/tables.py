@@ -10,10 +10,5 @@ from pfedlora_flwr.report import privacy
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.table import Table
 
-TABLES: tuple[Callable[[Study], Table], ...] = (
-    held_out.table,
-    privacy.sent,
-    privacy.known,
-    privacy.table,
-    audits,
-)
+TABLES: tuple[Callable[[Study], Table], ...]
+TABLES = held_out.table, privacy.sent, privacy.known, privacy.table, audits

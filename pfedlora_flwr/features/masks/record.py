@@ -29,12 +29,9 @@ _SECURE = (
 
 def section(config: RunConfig) -> SecAgg:
     on, clip = config.experiment.secagg.enabled, config.experiment.secagg.clip
-    threshold = config.execution.secagg_threshold
-    return {
-        "enabled": on,
-        "threshold": threshold if on else None,
-        "clip": clip if on else None,
-    }
+    if not on:
+        return {"enabled": False, "threshold": None, "clip": None}
+    return {"enabled": True, "threshold": config.execution.secagg_threshold, "clip": clip}
 
 
 def not_covered(config: RunConfig) -> list[str]:
