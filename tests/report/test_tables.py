@@ -21,17 +21,15 @@ from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.report.write import Written
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.result import comparable, to_target
+from tests.conftest import keys_in
 from tests.report.made import make_run
 
 # The 97.5 % quantile of Student's t with two degrees of freedom is 4.30265; the standard error of
 # (m − d, m, m + d) is d / √3.
 T2 = 4.30265 / 3**0.5
-PAPER = {
-    "dataset": "cifar10",
-    "partition.kind": "pathological",
-    "partition.classes-per-client": 2,
-    "participation": 1.0,
-}
+PAPER = keys_in(
+    "dataset=cifar10 partition.kind=pathological partition.classes-per-client=2 participation=1.0"
+)
 """With ten clients the paper's first column; its partition is not made here."""
 
 
