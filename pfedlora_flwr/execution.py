@@ -148,6 +148,11 @@ class Execution(Section):
     node_timeout: float = key(300.0, "seconds to wait for nodes to connect", above=0)
 
     @property
+    def keeps_uploads(self) -> bool:
+        """Whether the server keeps every admitted upload."""
+        return self.audit_uploads
+
+    @property
     def keeps_best(self) -> bool:
         """Whether the models of the best round stay, too."""
         return self.models_keep == "best"

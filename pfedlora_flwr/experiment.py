@@ -370,6 +370,14 @@ class Experiment(Section):
         """The clients that have left before a round."""
         return gone_after(self.clients_left, round - 1)
 
+    def is_kept(self, round: int) -> bool:
+        """Whether a round's checkpoint stays for good, as the last one before sites joined."""
+        return round in dict(self.clients_joined)
+
+    def fewer_since(self, round: int) -> int:
+        """The last round before this one after which clients left; -1: none."""
+        return max((last for last, _ in self.clients_left if last < round), default=-1)
+
     def clients_in(self, round: int) -> Sequence[int]:
         """The clients that can be sampled in a round, ascending."""
         until = next((n for last, n in self.clients_joined if round <= last), self.trained_clients)

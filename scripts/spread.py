@@ -33,7 +33,7 @@ class Feature:
 FEATURES = (
     Feature(
         "sharing",
-        r"federation/(sharing|server_state)|report/gain",
+        r"federation/(sharing|server_state)|report/gain|features/sharing",
         r"\bsharing\b(?! = len|\)\n)|\bis_control\b",
     ),
     Feature("audit", r"audit|runs/uploads", r"audit|shared_part\b|shared_predictor\b"),
@@ -87,7 +87,7 @@ FEATURES = (
 )
 
 
-LISTS = ("features/rules.py", "features/plans.py")
+LISTS = tuple(f"features/{name}.py" for name in ("rules", "plans", "records", "tables"))
 """A line for each feature."""
 LATER = re.compile(
     r"models/(lora|text|basis|pretrained|foreign|summed|private)|data/(outputs|remarks|tokens)"

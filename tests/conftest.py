@@ -208,6 +208,13 @@ def cifar10() -> str:
     return str(folder)
 
 
+def keys_in(text: str) -> dict[str, Any]:
+    """Keys as the command takes them: `clients=5 dp.clip=1`."""
+    from pfedlora_flwr.config import parse_overrides
+
+    return parse_overrides(text.split())
+
+
 @dataclass(frozen=True)
 class Done:
     """A finished command."""

@@ -37,22 +37,15 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.shared_state import SharedState
 from pfedlora_flwr.runs.store import ClientStore, read_tensors, write_tensors
 from pfedlora_flwr.runs.trained import load_trained
-from tests.conftest import Call, Done, made_once, run_locally
+from tests.conftest import Call, Done, keys_in, made_once, run_locally
 from tests.models.bases import base
 from tests.plain import ANY_MODEL, Plain, make, runs
 from tests.wrong_inputs import table
 
-KEYS: Mapping[str, object] = {
-    "clients": 10,
-    "clients-held-out": 2,
-    "rounds": 2,
-    "models": "cnn5,cnn4",
-    "batch-size": 16,
-    "partition.samples-per-client": 24,
-    "held-out.rounds": 2,
-    "held-out.samples": "4,all",
-    "device": "cpu",
-}
+KEYS: Mapping[str, object] = keys_in(
+    "clients=10 clients-held-out=2 rounds=2 models=cnn5,cnn4 batch-size=16 "
+    "partition.samples-per-client=24 held-out.rounds=2 held-out.samples=4,all device=cpu"
+)
 """A run of eight of ten digits clients."""
 
 

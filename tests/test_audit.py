@@ -30,16 +30,11 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.loop import Samples
 from tests import plain
-from tests.conftest import Call, run_locally
+from tests.conftest import Call, keys_in, run_locally
 
-KEYS = {
-    "clients": 5,
-    "rounds": 2,
-    "batch-size": 16,
-    "models": "cnn5",
-    "evaluate-initial": False,
-    "audit.uploads": True,
-}
+KEYS = keys_in(
+    "clients=5 rounds=2 batch-size=16 models=cnn5 evaluate-initial=false audit.uploads=true"
+)
 
 
 @pytest.fixture(scope="module")
@@ -251,16 +246,10 @@ def test_a_model_that_knows_its_samples_by_heart_tells_them(tmp_path: Path, pfed
     draws = np.random.default_rng(0)
     images, labels = draws.integers(0, 256, (120, 32, 32, 3), np.uint8), draws.integers(0, 4, 120)
     np.savez(tmp_path / "random.npz", images=images, labels=labels)
-    keys = {
-        "method": "fedavg",
-        "setting": "homogeneous",
-        "clients": 5,
-        "rounds": 1,
-        "local-epochs": 30,
-        "batch-size": 8,
-        "lr": 0.001,
-        "optimizer": "adamw",
-    }
+    keys = keys_in(
+        "method=fedavg setting=homogeneous clients=5 rounds=1 local-epochs=30 batch-size=8 "
+        "lr=0.001 optimizer=adamw"
+    )
     keys |= {
         "dataset": f"npz:{tmp_path}/random.npz",
         "partition.kind": "iid",

@@ -61,6 +61,10 @@ def conf(folder: Path, text: str) -> Path:
     return path
 
 
+def load(folder: Path, text: str, *options: str) -> Comparison:
+    return Comparison.load(conf(folder, text), options)
+
+
 def console() -> Console:
     """One that keeps what it is given."""
     return Console(record=True, width=200, file=io.StringIO())
@@ -128,9 +132,7 @@ def test_a_file_says_methods_scenarios_and_seeds(tmp_path: Path) -> None:
         + "axes:\n  batch-size: [16, 32]\n  federation: [{clients: 4}, {clients: 8, participation:"
         " 0.5}]\n"
     )
-    found = Comparison.load(
-        conf(tmp_path, text.replace("clients: 4, rounds", "rounds")), ["lr=0.1"]
-    )
+    found = load(tmp_path, text.replace("clients: 4, rounds", "rounds"), "lr=0.1")
     cells = found.cells()
     assert [(cell.scenario, cell.method) for cell in cells[:3]] == [
         ({"batch-size": 16, "clients": 4}, "standalone"),
@@ -158,13 +160,11 @@ def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: P
     from pfedlora_flwr.data.setup import DataSetup
     from pfedlora_flwr.rng import sample_clients
 
-    found = Comparison.load(
-        conf(
-            tmp_path,
-            BASIC.replace(
-                "methods: [standalone, pfedlora]", "methods: [fd, fml, fedkd, standalone, pfedlora]"
-            ),
-        )
+    found = load(
+        tmp_path,
+        BASIC.replace(
+            "methods: [standalone, pfedlora]", "methods: [fd, fml, fedkd, standalone, pfedlora]"
+        ),
     )
     cells = found.cells()
     experiments = [found.config(cell, cell.candidates[0], 1).experiment for cell in cells]
@@ -176,12 +176,9 @@ def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: P
 
 
 def test_a_selection_keeps_the_directories(tmp_path: Path) -> None:
-    whole = Comparison.load(
-        conf(
-            tmp_path,
-            BASIC
-            + "axes: {batch-size: [16, 32, 64], mu: {tune: [0.5, 0.9], methods: [pfedlora]}}\n",
-        )
+    whole = load(
+        tmp_path,
+        BASIC + "axes: {batch-size: [16, 32, 64], mu: {tune: [0.5, 0.9], methods: [pfedlora]}}\n",
     )
     part = whole.select(["pfedlora"], [1], ["batch-size=16,64", "mu=0.9"])
     assert [cell.scenario for cell in part.cells()] == [{"batch-size": 16}, {"batch-size": 64}]
@@ -205,7 +202,7 @@ def test_the_example_of_the_documentation_is_valid(tmp_path: Path) -> None:
     [example] = re.findall(
         r"```yaml\n(.*?)```", (ROOT / "docs" / "comparison.md").read_text(), re.DOTALL
     )
-    cell = Comparison.load(conf(tmp_path, example)).cells()[-1]
+    cell = load(tmp_path, example).cells()[-1]
     assert (
         cell.candidates[1].runs[0]
         == "clients-50_participation-0.2_batch-size-64/pfedlora_mu-0.7/seed-0"
@@ -237,7 +234,7 @@ def test_ours_are_found_by_name_and_write_to_the_same_place(
 
 def test_an_override_of_an_axis_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"mu: it is on an axis; .*only=mu=…"):
-        Comparison.load(conf(tmp_path, BASIC + "axes: {mu: [0.5, 0.9]}\n"), ["mu=0.7"])
+        load(tmp_path, BASIC + "axes: {mu: [0.5, 0.9]}\n", "mu=0.7")
 
 
 @pytest.mark.slow
@@ -276,7 +273,7 @@ def left(work: Work) -> list[tuple[str, int]]:
 def test_tuned_keys_are_chosen_by_validation_with_the_first_seed_then_run_with_the_others(
     tmp_path: Path,
 ) -> None:
-    work = Work(Comparison.load(conf(tmp_path, TUNED)), tmp_path / "runs")
+    work = Work(load(tmp_path, TUNED), tmp_path / "runs")
     first, others = "standalone/seed-0", "standalone/seed-1"
     tuning = [f"pfedlora_mu-{mu}/seed-0" for mu in (0.5, 0.7, 0.9)]
     assert left(work) == [(first, 1), (tuning[0], 1), (tuning[1], 1), (tuning[2], 2), (others, 1)]
@@ -290,9 +287,7 @@ def test_tuned_keys_are_chosen_by_validation_with_the_first_seed_then_run_with_t
 
 
 def test_the_choice_looks_at_validation_not_at_test_accuracy(tmp_path: Path) -> None:
-    work = Work(
-        Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs"
-    )
+    work = Work(load(tmp_path, TUNED).select(["pfedlora"], [], []), tmp_path / "runs")
     for mu, test, validation in ((0.5, 0.9, 0.2), (0.7, 0.2, 0.3), (0.9, 0.1, 0.1)):
         done(work, f"pfedlora_mu-{mu}/seed-0", [0.1, 0.1, test])
         rounds = work.output / f"pfedlora_mu-{mu}/seed-0" / "rounds.jsonl"
@@ -305,9 +300,7 @@ def test_the_choice_looks_at_validation_not_at_test_accuracy(tmp_path: Path) -> 
 
 
 def test_a_failed_candidate_is_passed_over(tmp_path: Path) -> None:
-    work = Work(
-        Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs"
-    )
+    work = Work(load(tmp_path, TUNED).select(["pfedlora"], [], []), tmp_path / "runs")
     done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
     done(work, "pfedlora_mu-0.7/seed-0", [0.1, 0.4, 0.3])
     work.failed[work.output / "pfedlora_mu-0.9/seed-0"] = "diverged"
@@ -324,7 +317,7 @@ def test_a_failed_candidate_is_passed_over(tmp_path: Path) -> None:
 def test_a_failure_of_an_earlier_start_is_tried_again_and_is_out_for_a_report(
     result: dict[str, str], tmp_path: Path
 ) -> None:
-    comparison = Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], [])
+    comparison = load(tmp_path, TUNED).select(["pfedlora"], [], [])
     work = Work(comparison, tmp_path / "runs")
     failing = work.output / "pfedlora_mu-0.9/seed-0"
     done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
@@ -343,7 +336,7 @@ def test_a_failure_of_an_earlier_start_is_tried_again_and_is_out_for_a_report(
 
 
 def test_a_report_waits_for_candidates_that_have_yet_to_run(tmp_path: Path) -> None:
-    comparison = Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], [])
+    comparison = load(tmp_path, TUNED).select(["pfedlora"], [], [])
     work = Work(comparison, tmp_path / "runs")
     done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
     [seen] = reported(work.output, comparison.plan())
@@ -354,7 +347,7 @@ def test_a_report_waits_for_candidates_that_have_yet_to_run(tmp_path: Path) -> N
 
 
 def test_a_report_takes_the_choice_that_was_made_among_fewer_candidates(tmp_path: Path) -> None:
-    comparison = Comparison.load(conf(tmp_path, TUNED))
+    comparison = load(tmp_path, TUNED)
     part = comparison.select(["pfedlora"], [], ["mu=0.5,0.9"])
     work = Work(part, tmp_path / "runs")
     done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
@@ -369,7 +362,7 @@ def test_a_report_takes_the_choice_that_was_made_among_fewer_candidates(tmp_path
     assert [tried.validation for tried in seen.tried] == [0.3, None, 0.5]
 
     # an extension of that candidate alone: the choice is taken when a further seed is there
-    longer = Comparison.load(conf(tmp_path, TUNED), ["rounds=3"]).select(["pfedlora"], [], [])
+    longer = load(tmp_path, TUNED, "rounds=3").select(["pfedlora"], [], [])
     shutil.rmtree(work.output / "pfedlora_mu-0.9" / "seed-0")
     done(work, "pfedlora_mu-0.9/seed-0", [0.1, 0.5, 0.5, 0.6])
     assert [seen.chosen for seen in reported(work.output, longer.plan())] == [None]
@@ -385,7 +378,7 @@ def test_a_report_takes_the_choice_that_was_made_among_fewer_candidates(tmp_path
 
 
 def test_candidates_that_all_diverge_are_one_seed_that_did(tmp_path: Path) -> None:
-    comparison = Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], [])
+    comparison = load(tmp_path, TUNED).select(["pfedlora"], [], [])
     work = Work(comparison, tmp_path / "runs")
     for mu in (0.5, 0.7, 0.9):
         run = f"pfedlora_mu-{mu}/seed-0"
@@ -403,9 +396,7 @@ def test_candidates_that_all_diverge_are_one_seed_that_did(tmp_path: Path) -> No
 def test_the_models_of_rejected_candidates_are_dropped_and_those_of_failed_ones_kept(
     tmp_path: Path,
 ) -> None:
-    work = Work(
-        Comparison.load(conf(tmp_path, TUNED)).select(["pfedlora"], [], []), tmp_path / "runs"
-    )
+    work = Work(load(tmp_path, TUNED).select(["pfedlora"], [], []), tmp_path / "runs")
     places = [work.output / f"pfedlora_mu-{mu}/seed-0" for mu in (0.5, 0.7, 0.9)]
     for place, best in zip(places, (0.3, 0.4, 0.5), strict=True):
         work.drop_rejected()
@@ -418,7 +409,7 @@ def test_the_models_of_rejected_candidates_are_dropped_and_those_of_failed_ones_
 
 
 def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    plan = Comparison.load(conf(tmp_path, TUNED)).plan()
+    plan = load(tmp_path, TUNED).plan()
     plan.write(tmp_path)
     assert Plan.read(tmp_path) == plan
     assert Plan.read(tmp_path / "elsewhere") is None
@@ -435,18 +426,18 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_keys_that_end_alike_have_folders_of_their_own(tmp_path: Path) -> None:
     axes = "axes: {weight: [{fd.lambda: 0.5}, {fedproto.lambda: 0.5}], adapter-epochs: [auto, 5]}\n"
-    found = Comparison.load(conf(tmp_path, BASIC + axes))
+    found = load(tmp_path, BASIC + axes)
     assert (
         found.cells()[0].candidates[0].runs[0]
         == "fd.lambda-0.5_adapter-epochs-auto/standalone/seed-0"
     )
     assert len(found.select([], [], ["adapter-epochs=auto"]).cells()) == 4
-    lists = Comparison.load(conf(tmp_path, BASIC + 'axes: {models: ["cnn1,cnn2", cnn3]}\n'))
+    lists = load(tmp_path, BASIC + 'axes: {models: ["cnn1,cnn2", cnn3]}\n')
     assert lists.select([], [], ["models=cnn1,cnn2"]).cells()[0].scenario == {"models": "cnn1,cnn2"}
 
 
 def test_the_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
-    whole = Comparison.load(conf(tmp_path, BASIC))
+    whole = load(tmp_path, BASIC)
     replace(whole, name="other").plan().write(tmp_path / "runs")
     out = Console(quiet=True)
     with pytest.raises(UserError, match="holds the comparison 'other'; give another output folder"):
@@ -467,7 +458,7 @@ def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> None:
-    whole = Comparison.load(conf(tmp_path, BASIC))
+    whole = load(tmp_path, BASIC)
     work = Work(whole, tmp_path / "runs")
     out = console()
     assert compare(whole, work.output, out, out, dry_run=True) == 0
@@ -497,7 +488,7 @@ def test_what_is_standalone_by_construction_is_planned_and_not_run(tmp_path: Pat
         BASIC.replace("pfedlora]", "fd, fedproto, pfedlora]")
         + "axes: {sharing: [mean, none, start]}\n"
     )
-    whole = Comparison.load(conf(tmp_path, added))
+    whole = load(tmp_path, added)
     work = Work(whole, tmp_path / "runs")
     run = {run.rpartition("/")[0] for run, _ in left(work)}
     shared = [f"sharing-mean/{method}" for method in ("standalone", "fd", "fedproto", "pfedlora")]
@@ -541,7 +532,7 @@ def test_a_control_that_is_standalone_must_be_tuned_as_standalone_is(tmp_path: P
     def axes(of_rate: str) -> Comparison:
         tuned = f"lr: {{tune: [0.01, 0.1]{of_rate}}}, fd.lambda: {{tune: [1, 2], methods: [fd]}}"
         text = BASIC.replace("pfedlora]", "fd]") + f"axes: {{sharing: [mean, none], {tuned}}}\n"
-        return Comparison.load(conf(tmp_path, text))
+        return load(tmp_path, text)
 
     with pytest.raises(UserError) as refused:
         axes(", methods: [fd]").plan()
@@ -553,7 +544,7 @@ def test_a_control_that_is_standalone_must_be_tuned_as_standalone_is(tmp_path: P
         assert any(not cell.candidates for cell in axes(alike).plan().cells)
     text = BASIC.replace("pfedlora]", "fd]")
     text += "axes: {sharing: [mean, none], fd.lambda: {tune: [1, 2]}}\n"
-    Comparison.load(conf(tmp_path, text)).plan()  # which Standalone has, and does not use
+    load(tmp_path, text).plan()  # which Standalone has, and does not use
 
 
 def test_methods_may_have_axes_of_one_key_each(tmp_path: Path) -> None:
@@ -561,7 +552,7 @@ def test_methods_may_have_axes_of_one_key_each(tmp_path: Path) -> None:
         tuned = (
             f"axes: {{a: {{tune: [{{lr: 0.1}}, {{lr: 0.2}}]{own}}}, lr: {{tune: [0.2]{other}}}}}\n"
         )
-        return Comparison.load(conf(tmp_path, BASIC.replace("pfedlora]", "fd]") + tuned))
+        return load(tmp_path, BASIC.replace("pfedlora]", "fd]") + tuned)
 
     both = of(", methods: [fd]", ", methods: [standalone]")
     rates = {c.method: [one.tuned["lr"] for one in c.candidates] for c in both.cells()}
@@ -667,9 +658,7 @@ def test_without_a_gpu_or_a_cluster_runs_go_through_workers_one_a_core(
     out = Console(quiet=True)
 
     def chosen(*options: str, seeds: str = "[0, 1]", **asked: Any) -> tuple[str, int]:
-        whole = Comparison.load(
-            conf(tmp_path, BASIC.replace("[0, 1]", seeds)), [*options, "models=cnn5"]
-        )
+        whole = load(tmp_path, BASIC.replace("[0, 1]", seeds), *options, "models=cnn5")
         compare(whole, tmp_path / "runs", out, out, **asked)
         return found[-1]
 
@@ -690,12 +679,10 @@ def test_without_a_gpu_or_a_cluster_runs_go_through_workers_one_a_core(
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_shards_divide_the_runs_and_the_last_one_reports(tmp_path: Path, made: Made) -> None:
-    whole = Comparison.load(
-        conf(
-            tmp_path,
-            BASIC.replace("seeds: [0, 1]", "seeds: [0, 1, 2]")
-            + "axes: {mu: {tune: [0.5, 0.9], methods: [pfedlora]}}\n",
-        )
+    whole = load(
+        tmp_path,
+        BASIC.replace("seeds: [0, 1]", "seeds: [0, 1, 2]")
+        + "axes: {mu: {tune: [0.5, 0.9], methods: [pfedlora]}}\n",
     )
     everything = {job.directory for job in Work(whole, tmp_path).everything()}
     shares = [
@@ -742,7 +729,7 @@ def test_shards_divide_the_runs_and_the_last_one_reports(tmp_path: Path, made: M
 @pytest.mark.usefixtures("no_figures")
 def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, made: Made) -> None:
     made.instead["standalone", 0] = {"status": "failed", "error": "no such luck"}
-    whole = Comparison.load(conf(tmp_path, BASIC))
+    whole = load(tmp_path, BASIC)
     out, err = console(), console()
     assert compare(whole, tmp_path / "runs", out, err, **HERE) == 1
     printed = out.export_text().splitlines()
@@ -765,7 +752,7 @@ def test_a_run_that_ends_by_its_own_affairs_does_not_stop_the_others(
 ) -> None:
     stopped = {"status": "stopped", "error": "enough", "stopped_by": by}
     made.instead["standalone", 0] = stopped
-    whole = Comparison.load(conf(tmp_path, BASIC))
+    whole = load(tmp_path, BASIC)
     out, err = console(), console()
     for _ in range(2):
         assert compare(whole, tmp_path / "runs", out, err, **HERE) == code
@@ -797,7 +784,7 @@ def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report
         assert compare(whole, tmp_path / "runs", out, err, **part, **HERE) == 0
         return err.export_text()
 
-    whole = Comparison.load(conf(tmp_path, BASIC))
+    whole = load(tmp_path, BASIC)
     report = tmp_path / "runs" / "report" / "report.md"
     assert warned("0123456789abcdef", seeds=[0]) == ""
     assert "versions of the code" not in report.read_text()
@@ -967,12 +954,10 @@ def test_the_report_of_a_comparison_has_what_was_said_before_its_runs(
 def test_a_plan_has_the_rounds_of_the_runs_where_the_method_sets_them(tmp_path: Path) -> None:
     """Otherwise a completed run is short of rounds, and is done again without end."""
     axes = "axes: {sums.shrinkage: {tune: [0.5, validation], methods: [fedlda]}}\n"
-    whole = Comparison.load(
-        conf(
-            tmp_path,
-            "methods: [standalone, fedlda, fedncm]\nseeds: [0]\n"
-            f"base: {{setting: homogeneous, models: cnn5}}\n{axes}",
-        )
+    whole = load(
+        tmp_path,
+        "methods: [standalone, fedlda, fedncm]\nseeds: [0]\n"
+        f"base: {{setting: homogeneous, models: cnn5}}\n{axes}",
     )
     for cell in whole.cells():
         for one in cell.candidates:
@@ -994,7 +979,7 @@ def test_a_run_that_is_completed_and_still_wanted_ends_in_one_line(
         return RunDirectory(Path(config.execution.output)).result()  # one round, of two
 
     monkeypatch.setattr(executing, "execute", execute)
-    whole = Comparison.load(conf(tmp_path, BASIC))
+    whole = load(tmp_path, BASIC)
     done = comparing.compare(
         whole, tmp_path / "runs", methods=["standalone"], seeds=[0], engine="local", here=True
     )

@@ -21,19 +21,14 @@ from pfedlora_flwr.commands.display import client_table
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.launch.local import LocalGrid
-from tests.conftest import Call
+from tests.conftest import Call, keys_in
 from tests.deployment.processes import Federation
 
 pytestmark = [pytest.mark.slow]
-KEYS = {
-    "method": "pfedlora",
-    "clients": 3,
-    "rounds": 1,
-    "classes": 3,
-    "input-shape": "4",
-    "data.class-names": "low,normal,high",
-    "batch-size": 16,
-}
+KEYS = keys_in(
+    "method=pfedlora clients=3 rounds=1 classes=3 input-shape=4 data.class-"
+    "names=low,normal,high batch-size=16"
+)
 NAME = "own data of 3 sites"
 INPUTS = "vectors of 4, 3 classes"
 

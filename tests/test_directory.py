@@ -27,7 +27,7 @@ from tests.report.made import make_run
 
 
 def test_a_link_to_a_larger_disk_stays_and_its_folder_is_cleared(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", [0.1, 0.2], [0.2])
+    make_run(tmp_path / "run", 0.2)
     run, kept = RunDirectory(tmp_path / "run"), tmp_path / "larger"
     for name in ("uploads", "clients"):
         (kept / name / "round-000001").mkdir(parents=True)
@@ -51,7 +51,7 @@ def overwriting(run: RunDirectory, **keys: Any) -> RunConfig:
 
 
 def test_files_that_systems_put_there_do_not_keep_a_run_from_being_replaced(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", [0.1, 0.2], [0.2])
+    make_run(tmp_path / "run", 0.2)
     run = RunDirectory(tmp_path / "run")
     for name in (".DS_Store", ".nfs0001", "mlflow.db-journal", ".result.json.7-ab.tmp"):
         (run.path / name).touch()
@@ -186,7 +186,7 @@ def test_the_server_of_a_simulation_does_not_extend_a_run_whose_models_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where `flwr run` begins it, without our launcher."""
-    make_run(tmp_path / "run", [0.1, 0.2], [0.2])
+    make_run(tmp_path / "run", 0.2)
     run = RunDirectory(tmp_path / "run")
     more = run.run_config().flat() | {"output": str(run.path), "resume": True, "rounds": 5}
     run.checkpoints.save(ServerState({}, round=1, versions={0: 1}))

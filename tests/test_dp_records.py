@@ -28,29 +28,17 @@ from pfedlora_flwr.methods.pfedlora_plus import PFedLoRAPlus
 from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.training import entropy
-from tests.conftest import Call, run_locally
+from tests.conftest import Call, keys_in, run_locally
 from tests.models.bases import base
 from tests.plain import make
 from tests.test_dp_run import _kill_in, private
 
-KEYS: dict[str, Any] = {
-    "method": "pfedlora_plus",
-    "train": "head",
-    "representation": "pretrained-logits",
-    "normalise": "model",
-    "clients": 3,
-    "rounds": 2,
-    "dataset": "synthetic:150",
-    "partition.kind": "iid",
-    "batch-size": 16,
-    "evaluate-initial": False,
-    "device": "cpu",
-    "adapter.predict": "sum",
-    "adapter.rows": "samples",
-    "adapter.hidden-dim": 4,
-    "dp.level": "record",
-    "dp.clip": 0.5,
-}
+KEYS: dict[str, Any] = keys_in(
+    "method=pfedlora_plus train=head representation=pretrained-logits normalise=model "
+    "clients=3 rounds=2 dataset=synthetic:150 partition.kind=iid batch-size=16 evaluate-"
+    "initial=false device=cpu adapter.predict=sum adapter.rows=samples adapter.hidden-dim=4 "
+    "dp.level=record dp.clip=0.5"
+)
 
 
 # ε

@@ -23,6 +23,7 @@ from pfedlora_flwr.features.dp import link as dp
 from pfedlora_flwr.features.dp.accountant import epsilon, noise_for
 from pfedlora_flwr.features.dp.budget import Budget
 from pfedlora_flwr.features.masks.keys import LEVELS
+from pfedlora_flwr.features.records import privacy_of
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.clock import Clock
@@ -37,9 +38,8 @@ from pfedlora_flwr.runs import directory
 from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.privacy import privacy_of
 from pfedlora_flwr.training.loop import Samples, Visit
-from tests.conftest import Call, Done, run_locally
+from tests.conftest import Call, Done, keys_in, run_locally
 from tests.models.bases import base
 from tests.plain import Plain
 from tests.test_secagg import arrays, federate, record_of
@@ -419,16 +419,10 @@ def test_what_is_not_covered_is_what_this_run_has(tmp_path: Path) -> None:
     assert ("edge of secagg.clip" in told(**MASKED), "edge of" in told()) == (True, False)
     assert "lost its state-path" in told(simulated=False)
     assert "whether a round was merged" in told()
-    of_records = {
-        "method": "pfedlora_plus",
-        "adapter.down": "auto",
-        "adapter.predict": "sum",
-        "adapter.rows": "samples",
-        "models": "timm:test_resnet",
-        "train": "head",
-        "normalise": "model",
-        "dp.level": "record",
-    }
+    of_records = keys_in(
+        "method=pfedlora_plus adapter.down=auto adapter.predict=sum adapter.rows=samples "
+        "models=timm:test_resnet train=head normalise=model dp.level=record"
+    )
     for words in (
         "what a node says of itself",
         "which are taken to be public",

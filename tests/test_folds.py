@@ -14,16 +14,12 @@ import yaml
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.measures import accuracy, paired
 from pfedlora_flwr.report.write import write_report
-from tests.conftest import Call
+from tests.conftest import Call, keys_in
 
-BASE = {
-    "clients": 3,
-    "partition.kind": "iid",
-    "partition.samples-per-client": 40,
-    "setting": "homogeneous",
-    "rounds": 2,
-    "split.folds": 3,
-}
+BASE = keys_in(
+    "clients=3 partition.kind=iid partition.samples-per-client=40 setting=homogeneous "
+    "rounds=2 split.folds=3"
+)
 
 
 def told(place: Path) -> float:

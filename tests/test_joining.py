@@ -22,7 +22,8 @@ from pfedlora_flwr.commands.start_run import start
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site, forget
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.features.membership.record import joined_after, left_after, membership
+from pfedlora_flwr.features.membership.record import membership
+from pfedlora_flwr.features.membership.rules import joined_after, left_after
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.files import tensors_sha256

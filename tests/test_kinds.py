@@ -21,19 +21,14 @@ from pfedlora_flwr.data.images import read_image
 from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
-from tests.conftest import Call, Done, run_locally
+from tests.conftest import Call, Done, keys_in, run_locally
 
 COLUMNS = {"age": (50, 12), "pressure": (1e5, 2e3), "dose": (1e-4, 1e-5), "height": (170, 9)}
 """Mean and standard deviation of each: units that only normalised inputs can bear."""
-KEYS = {
-    "method": "standalone",
-    "partition.kind": "natural",
-    "clients": 2,
-    "rounds": 2,
-    "optimizer": "adamw",
-    "lr": 0.003,
-    "batch-size": 16,
-}
+KEYS = keys_in(
+    "method=standalone partition.kind=natural clients=2 rounds=2 optimizer=adamw lr=0.003 "
+    "batch-size=16"
+)
 
 
 def table(n: int, seed: int) -> dict[str, Any]:

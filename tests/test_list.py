@@ -61,8 +61,8 @@ def test_runs_are_listed_with_the_keys_in_which_they_differ(tmp_path: Path, pfed
 
 def test_what_an_observer_leaves_in_a_runs_folder_is_no_run(tmp_path: Path) -> None:
     """Weights & Biases writes a config.yaml of its own."""
-    make_run(tmp_path / "run", [0.1, 0.5], [0.5])
-    make_run(tmp_path / "wandb", [0.1, 0.5], [0.5])  # a run that is called so
+    make_run(tmp_path / "run", 0.5)
+    make_run(tmp_path / "wandb", 0.5)  # a run that is called so
     for place in ("run", "wandb"):
         files = tmp_path / place / "wandb" / "run-1" / "files"
         files.mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_runs_of_ones_own_method_are_listed_from_every_folder(
     tmp_path: Path, pfedlora: Call
 ) -> None:
     """Their module is not at hand, and not needed."""
-    make_run(tmp_path / "own", [0.1, 0.5], [0.5], method="fd")
+    make_run(tmp_path / "own", 0.5, method="fd")
     config = tmp_path / "own" / "config.yaml"
     config.write_text(config.read_text().replace("method: fd", "method: nowhere_module:Mine"))
     [run] = list_runs(tmp_path)
@@ -89,8 +89,7 @@ def test_twenty_runs_that_differ_in_sixteen_keys_are_read_at_80_columns(
     for i in range(20):
         make_run(
             tmp_path / "runs" / f"alpha-0.3/{methods[i % 4]}_lr-0.1/seed-{i}",
-            [0.1, 0.5],
-            [0.5],
+            0.5,
             method=methods[i % 4],
             seed=i,
             lr=0.1 if i % 2 else 0.01,

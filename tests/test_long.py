@@ -18,7 +18,7 @@ from pfedlora_flwr.launch.submission import Submission
 from pfedlora_flwr.observers.scalars import scalars
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import SoFar
-from tests.conftest import run_locally
+from tests.conftest import keys_in, run_locally
 
 
 def line(round: int, sent: int = 10) -> str:
@@ -44,29 +44,17 @@ def test_each_rounds_line_is_read_once_to_be_shown_and_once_for_the_result(
         return found
 
     monkeypatch.setattr(json, "loads", spy)
-    keys = {
-        "clients": 2,
-        "rounds": 4,
-        "partition.kind": "iid",
-        "dataset": "synthetic:40",
-        "method": "fd",
-    }
+    keys = keys_in("clients=2 rounds=4 partition.kind=iid dataset=synthetic:40 method=fd")
     assert run_locally(tmp_path / "run", keys | {"models": "tests.methods.narrow:Narrow"}).code == 0
     assert sorted(read) == sorted([*range(5), *range(5)])
 
 
 def test_before_any_evaluation_no_accuracy_is_told(tmp_path: Path) -> None:
     """Its line has 0 for none; a watcher, a tracker and the log name none."""
-    keys = {
-        "clients": 2,
-        "rounds": 2,
-        "partition.kind": "iid",
-        "dataset": "synthetic:40",
-        "method": "standalone",
-        "models": "tests.methods.narrow:Narrow",
-        "evaluate-initial": False,
-        "evaluate-every": 2,
-    }
+    keys = keys_in(
+        "clients=2 rounds=2 partition.kind=iid dataset=synthetic:40 method=standalone "
+        "models=tests.methods.narrow:Narrow evaluate-initial=false evaluate-every=2"
+    )
     assert run_locally(tmp_path / "run", keys).code == 0
     before, after = RunDirectory(tmp_path / "run").rounds()
     assert (before["accuracy"], before["evaluated"], after["evaluated"]) == (0.0, 0, 2)

@@ -23,16 +23,11 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.renewal import grown
 from pfedlora_flwr.runs.store import read_tensors
 from pfedlora_flwr.runs.trained import node_stores
-from tests.conftest import run_locally
+from tests.conftest import keys_in, run_locally
 from tests.test_joining import serve, sites
 
 __all__ = ["sites"]
-SMALL = {
-    "dataset": "digits",
-    "clients": 5,
-    "participation": 0.6,
-    "models": "tests.methods.narrow:Narrow",
-}
+SMALL = keys_in("dataset=digits clients=5 participation=0.6 models=tests.methods.narrow:Narrow")
 
 
 def simulate(output: Path, **keys: object) -> dict[str, Any]:
@@ -254,13 +249,7 @@ def test_what_cannot_be_begun_from_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_was_spent_is_counted_on(tmp_path: Path) -> None:
-    keys = {
-        "method": "fedavg",
-        "dp.noise": 1.0,
-        "dp.clip": 1.0,
-        "dp.delta": 0.1,
-        "participation": 1.0,
-    }
+    keys = keys_in("method=fedavg dp.noise=1.0 dp.clip=1.0 dp.delta=0.1 participation=1.0")
     first = simulate(tmp_path / "one", rounds=2, **keys)["privacy"]["dp"]
     more = {"rounds": 4, "start_from": str(tmp_path / "one")}
     same = simulate(tmp_path / "two", **keys, **more)["privacy"]["dp"]

@@ -23,19 +23,12 @@ from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.runs.begin import check_unchanged, continued, find, resumed
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import Cli, Done, run_locally
+from tests.conftest import Cli, Done, keys_in, run_locally
 
-KEYS = {
-    "clients": 4,
-    "participation": 0.5,
-    "rounds": 6,
-    "evaluate-every": 4,
-    "batch-size": 4,
-    "lr": 0.03,
-    "partition.kind": "iid",
-    "dataset": "synthetic:200",
-    "models": "cnn5,cnn4",
-}
+KEYS = keys_in(
+    "clients=4 participation=0.5 rounds=6 evaluate-every=4 batch-size=4 lr=0.03 "
+    "partition.kind=iid dataset=synthetic:200 models=cnn5,cnn4"
+)
 # a report on the wire holds seconds as text
 TIMES = {
     "seconds",
@@ -323,16 +316,10 @@ def test_the_command_names_what_it_does_not_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    conf = {
-        "clients": 3,
-        "rounds": 1,
-        "partition.kind": "iid",
-        "dataset": "synthetic:100",
-        "models": "cnn5",
-        "mu": 0.5,
-        "actors": 1,
-        "fml.alpha": 0.5,
-    }
+    conf = keys_in(
+        "clients=3 rounds=1 partition.kind=iid dataset=synthetic:100 models=cnn5 mu=0.5 "
+        "actors=1 fml.alpha=0.5"
+    )
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(conf))
 
     def call(*words: str) -> tuple[int, str, str]:

@@ -28,18 +28,14 @@ from pfedlora_flwr.runs.status import (
     failing_first,
     find_status,
 )
-from tests.conftest import Call, Cli
+from tests.conftest import Call, Cli, keys_in
 from tests.deployment.paced import GATES
 from tests.deployment.processes import wait
 from tests.report.made import make_run
 
-KEYS = {
-    "clients": 3,
-    "rounds": 3,
-    "dataset": "synthetic:60",
-    "partition.kind": "iid",
-    "models": "tests.methods.narrow:Narrow",
-}
+KEYS = keys_in(
+    "clients=3 rounds=3 dataset=synthetic:60 partition.kind=iid models=tests.methods.narrow:Narrow"
+)
 WORDS = [word for key, value in KEYS.items() for word in ("-o", f"{key}={value}")]
 
 

@@ -18,19 +18,14 @@ from pfedlora_flwr.report.write import write_report
 from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import clients_of, load_trained
-from tests.conftest import Call, run_locally
+from tests.conftest import Call, keys_in, run_locally
 from tests.test_joining import serve, sites
 
 __all__ = ["sites"]
-KEYS = {
-    "clients": 5,
-    "participation": 0.6,
-    "models": "tests.methods.narrow:Narrow",
-    "method": "fedavg",
-    "rounds": 30,
-    "lr": 0.05,
-    "stop.patience": 2,
-}
+KEYS = keys_in(
+    "clients=5 participation=0.6 models=tests.methods.narrow:Narrow method=fedavg rounds=30 "
+    "lr=0.05 stop.patience=2"
+)
 
 
 def run(output: Path, **keys: Any) -> dict[str, Any]:
@@ -126,13 +121,7 @@ def test_the_models_of_the_best_round_are_those_that_are_taken(tmp_path: Path, c
 def test_a_node_is_told_which_of_its_versions_is_the_best(
     tmp_path: Path, sites: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys = {
-        "rounds": 8,
-        "participation": 1.0,
-        "lr": 0.05,
-        "method": "fedavg",
-        "models.keep": "best",
-    }
+    keys = keys_in("rounds=8 participation=1.0 lr=0.05 method=fedavg models.keep=best")
     result = serve(tmp_path / "run", sites, **keys)
     best = result["accuracy"]["best_validation_round"]
     assert 0 < best < 8

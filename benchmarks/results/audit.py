@@ -129,7 +129,7 @@ def _audited(folder: Path) -> list[list[object]]:
     """A row for each completed run of a comparison that was audited."""
     found = list[list[object]]()
     for run, result in completed(folder):
-        if audit := read_audit(run.audit_file):
+        if audit := read_audit(run.path / "audit.json"):
             keys = run.experiment().flat()
             values = {name: figure(audit, place) for name, place in FIGURES.items()}
             if audit["source"] == "sum":

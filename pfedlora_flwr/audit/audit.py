@@ -13,6 +13,7 @@ from pfedlora_flwr.audit.measure import RESOLVED
 from pfedlora_flwr.audit.membership import NO_PREDICTION, audit_membership
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.features.audit.rules import FILE
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.runs.audits import Audit, ClassAudit, MembershipAudit
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -65,7 +66,7 @@ def audit(run: RunDirectory) -> Audit:
             f"{run.path} kept no uploads, and in what its server keeps for method {e.method} there"
             " is nothing to audit: run it with audit.uploads=true"
         )
-    write_atomically(run.audit_file, (json.dumps(found, indent=2) + "\n").encode())
+    write_atomically(run.path / FILE, (json.dumps(found, indent=2) + "\n").encode())
     return found
 
 

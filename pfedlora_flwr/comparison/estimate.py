@@ -112,7 +112,7 @@ def state_bytes(config: RunConfig) -> int:
 def upload_bytes(config: RunConfig) -> int:
     """Disk, at most, for the uploads that `audit.uploads` keeps, and for the state that each round
     began with."""
-    if not config.execution.audit_uploads:
+    if not config.execution.keeps_uploads:
         return 0
     e, method = config.experiment, Setup.of(config).method
     largest = method.largest_upload(method.state_init(derive(e.seed, "state")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
@@ -22,6 +24,26 @@ class Feature:
     def one_mean(self, e: Experiment, x: Execution) -> str:
         """The key by which it works on the one mean of a round's uploads; empty: it does not."""
         return ""
+
+    def needs_state(self, e: Experiment) -> str:
+        """The key, with its value, for which all clients must share a state; empty: none."""
+        return ""
+
+    def hides(self, e: Experiment) -> str:
+        """The key by which it hides something of the clients; empty: it does not."""
+        return ""
+
+    def unnoised(self, e: Experiment, kept: bool) -> list[str]:
+        """What it lets be learned in spite of noise, a line each. kept: whether uploads are."""
+        return []
+
+    def add_result(self, result: Any, e: Experiment, round: int) -> None:
+        """Adds to a run's result after `round` what it tells."""
+
+    files: tuple[str, ...] = ()
+    """What it leaves in a run's directory of the rounds so far."""
+    learns_otherwise: frozenset[str] = frozenset()
+    """Its keys with which clients no longer learn as in the paper's tables."""
 
 
 def check_mean(e: Experiment, method: type[Method], needs: str) -> None:

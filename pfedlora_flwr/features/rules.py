@@ -11,15 +11,21 @@ from pfedlora_flwr.features.feature import Feature
 from pfedlora_flwr.features.held_out.rules import HeldOutClients
 from pfedlora_flwr.features.masks.rules import Masks
 from pfedlora_flwr.features.membership.rules import Membership
+from pfedlora_flwr.features.sharing.rules import Sharing
 from pfedlora_flwr.methods.method import Method
 
-FEATURES: tuple[Feature, ...] = (Privacy(), Membership(), HeldOutClients(), Audit(), Masks())
+FEATURES: tuple[Feature, ...]
+FEATURES = Privacy(), Membership(), Audit(), HeldOutClients(), Masks(), Sharing()
 
 
 def check(e: Experiment, x: Execution, method: type[Method]) -> None:
     """Raises UserError for the first feature whose keys do not go together with others."""
     for feature in FEATURES:
         feature.check(e, x, method)
+    needing = next(filter(None, (feature.needs_state(e) for feature in FEATURES)), "")
+    if e.state_per_client and needing:
+        told = "sharing is none, where no state is shared; allowed with it: mean, start"
+        raise UserError(f"{needing} and {told}")
     wanted_by = [feature.one_mean(e, x) for feature in FEATURES]
     wanted_by += [f"aggregation={e.aggregation}"] if e.aggregation != "mean" else []
     wanted_by += ["max-weight"] if e.max_weight else []

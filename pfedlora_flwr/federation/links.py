@@ -63,7 +63,7 @@ class KeptUploads(Link):
 
     @classmethod
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
-        return x is not None and x.audit_uploads
+        return x is not None and x.keeps_uploads
 
     def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
         self.server.run.uploads.save(round.number, state, uploads)

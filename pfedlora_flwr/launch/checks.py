@@ -12,6 +12,7 @@ from pfedlora_flwr.data.partition import NATURAL
 from pfedlora_flwr.errors import UserError, some, user_code
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.features import plans
+from pfedlora_flwr.features.records import notes_of
 from pfedlora_flwr.federation.reach import unreached
 from pfedlora_flwr.launch.processes import check_port
 from pfedlora_flwr.launch.resources import check_engine, device_here, resources
@@ -23,7 +24,6 @@ from pfedlora_flwr.observers.registry import observers_of
 from pfedlora_flwr.runs.begin import Begin, find
 from pfedlora_flwr.runs.code_copy import collect
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.privacy import notes_of
 from pfedlora_flwr.training.device import emulates_bf16
 from pfedlora_flwr.training.metrics import SENSITIVITY
 

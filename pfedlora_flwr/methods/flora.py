@@ -34,15 +34,11 @@ class FLoRA(LoraResidual):
     merges = "stacked products"
     assumes = "one base, `train=lora`; ranks may differ"
     one_model = False
+    needs_downloads = "a client that begins LoRA anew and receives no ΔW forgets what it trained"
 
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
         check_one_base(experiment)
-        if experiment.sharing == "start":
-            raise UserError(
-                "sharing is start; allowed with flora: mean, none: a client that begins LoRA anew"
-                " and receives no ΔW forgets what it trained"
-            )
         if experiment.lora.init.startswith(FOLDER):
             raise UserError(
                 f"lora.init is {experiment.lora.init!r}; allowed with flora, which draws LoRA anew"

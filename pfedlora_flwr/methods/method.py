@@ -121,6 +121,9 @@ class Method(ABC):
     one_model: ClassVar[bool] = False
     """True if all clients need the same model. If they differ, the run is refused."""
 
+    needs_downloads: ClassVar[str] = ""
+    """Why clients cannot train from the initial state in every round; empty: they can."""
+
     shares_lora: ClassVar[bool] = False
     """Whether clients exchange LoRA's factors: all of them must train LoRA."""
 

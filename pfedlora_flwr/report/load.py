@@ -72,9 +72,12 @@ class Study:
     def alone(self, scenario: Keys) -> Outcome | None:
         """Standalone beside a scenario's methods. It shares nothing, so beside controls it is the
         one with `sharing=mean`."""
-        return self.at(
-            scenario | {"sharing": "mean"} if "sharing" in scenario else scenario, "standalone"
-        )
+        return self.at(self.shared(scenario), "standalone")
+
+    @staticmethod
+    def shared(scenario: Keys) -> Keys:
+        """The scenario of which this one has the controls, or itself: their data are the same."""
+        return scenario | {"sharing": "mean"} if "sharing" in scenario else scenario
 
     def communicates(self, scenario: Keys) -> bool:
         """Whether what all runs of a scenario send is their methods' communication."""

@@ -4,14 +4,14 @@ and 5.2)."""
 from __future__ import annotations
 
 from pfedlora_flwr.comparison.outcome import Outcome
+from pfedlora_flwr.features.rules import FEATURES
 from pfedlora_flwr.runs.data_name import own_in_words
 
 _FEDERATIONS = ((10, 1.0), (50, 0.2), (100, 0.1))
 _CLASSES_PER_CLIENT = {"cifar10": 2, "cifar100": 10}
 _CHANGED = {
-    *("models", "train", "image-size", "input-shape", "partition.samples-per-client", "sharing"),
-    *("neck", "dp.clip", "dp.noise", "dp.epsilon"),
-    *("clients-held-out", "clients-joined", "clients-left"),
+    *("models", "train", "image-size", "input-shape", "partition.samples-per-client", "neck"),
+    *(name for feature in FEATURES for name in feature.learns_otherwise),
 }
 """Keys with which an Experiment is no cell of the paper, unless they are at their defaults."""
 

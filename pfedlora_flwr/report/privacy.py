@@ -8,13 +8,13 @@ from pathlib import Path
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.data.split import SAID
+from pfedlora_flwr.features.records import read_by_server
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import words
 from pfedlora_flwr.report.load import Study, communicates
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.clear import in_words
 from pfedlora_flwr.runs.completed import Run
-from pfedlora_flwr.runs.privacy import read_by_server
 from pfedlora_flwr.runs.rows import DP, EarlierRun
 
 _LEVELS = {"user": "client", "record": "record"}

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
-from pfedlora_flwr.features.audit.table import audits
-from pfedlora_flwr.features.held_out import table as held_out
+from pfedlora_flwr.features.tables import TABLES
 from pfedlora_flwr.methods import registry
-from pfedlora_flwr.report import countings, decision, measures, paper, privacy, words
+from pfedlora_flwr.report import countings, decision, measures, paper, words
 from pfedlora_flwr.report.aggregation import errors
 from pfedlora_flwr.report.gains import STANDALONE, gains
 from pfedlora_flwr.report.load import Study, communicates, tells_operations
@@ -51,18 +50,8 @@ _SENT = ("parameters, full", "bytes, full", "parameters, paper", "whole run: par
 def all_tables(study: Study) -> list[Table]:
     """Every table; one without rows has nothing to say."""
     of_accuracy = (accuracy, accuracies, gains, countings.scores, countings.sampled)
-    others = (
-        headline,
-        held_out.table,
-        privacy.sent,
-        privacy.known,
-        privacy.table,
-        audits,
-        clients,
-        tuning,
-        missing,
-    )
-    return [table(study) for table in (*of_accuracy, costs, errors, *others)]
+    others = (costs, errors, headline, *TABLES, clients, tuning, missing)
+    return [table(study) for table in (*of_accuracy, *others)]
 
 
 def accuracy(study: Study) -> Table:

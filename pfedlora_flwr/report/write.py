@@ -101,8 +101,8 @@ def _draw(study: Study, judged: Sequence[Finding], output: Path) -> tuple[list[P
     }
     for scenario in filter(study.in_scenario, study.scenarios):
         own = figures.drawers(study, scenario)
-        beside = scenario | {"sharing": "mean"}  # a control has the same data
-        if scenario.get("sharing", "mean") == "mean" or beside not in study.scenarios:
+        beside = study.shared(scenario)
+        if beside == scenario or beside not in study.scenarios:
             own |= of_data
         for name, draw in own.items():
             try:

@@ -237,7 +237,7 @@ class RunDirectory(RunFiles):
                 (with_evaluation(r, evaluated) if r["round"] == last else r for r in self.rounds()),
             )
             self.checkpoints.save(state)
-        if state and state.round in dict(experiment.clients_joined):
+        if state and experiment.is_kept(state.round):
             self.checkpoints.pin(state.round)
         return state
 
@@ -245,7 +245,7 @@ class RunDirectory(RunFiles):
         """Writes a round's checkpoint, for good if sites join after it: then the versions of the
         clients' models in it, which stay, too."""
         self.checkpoints.save(state)
-        if state.round not in dict(experiment.clients_joined):
+        if not experiment.is_kept(state.round):
             return []
         self.checkpoints.pin(state.round)
         return [dict(state.versions)]

@@ -16,6 +16,7 @@ from pfedlora_flwr.data.parts import OF_RUN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.rules import FEATURES
 from pfedlora_flwr.files import is_locked
 from pfedlora_flwr.keys import AUTO
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState, warn_once
@@ -39,15 +40,16 @@ Row = dict[str, Any]
 FORMAT = 3
 """Of the files that users parse: config.yaml, rounds.jsonl, clients.jsonl, result.json. Fields are
 added to it and none renamed."""
-FILES = (
+FILES: tuple[str, ...] = (
     "config.yaml",
     "result.json",
     "rounds.jsonl",
     "clients.jsonl",
     "held_out.jsonl",
-    "audit.json",
 )
-CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT, AUDIT = FILES
+CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT = FILES
+OF_FEATURES = tuple(name for feature in FEATURES for name in feature.files)
+FILES += OF_FEATURES
 
 HASHES = "hashes.json"
 """In `server`: SHA-256 of the files of a run that has ended, by name."""
@@ -65,8 +67,8 @@ class RunFiles:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / CONFIG
-        self.result_file, self.audit_file = path / RESULT, path / AUDIT
-        self.findings = self.result_file, self.audit_file  # of the rounds so far
+        self.result_file = path / RESULT
+        self.findings = self.result_file, *(path / name for name in OF_FEATURES)  # of rounds so far
         self.server = path / "server"
         self.states = self.server / "states"
         self.clients, self.logs = path / "clients", path / "logs"

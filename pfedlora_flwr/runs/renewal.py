@@ -17,12 +17,12 @@ from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError, differing, permissions, some, wrong
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.records import protections
 from pfedlora_flwr.files import tensors_sha256, write_atomically
 from pfedlora_flwr.methods.method import Method, Tensors
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.privacy import protections
 from pfedlora_flwr.runs.rows import StartedFrom
 from pfedlora_flwr.runs.shared_state import read
 

@@ -17,7 +17,8 @@ from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.features.membership.record import joined_after, left_after
+from pfedlora_flwr.features.records import privacy_of
+from pfedlora_flwr.features.rules import FEATURES
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.models.registry import models_of, of_client
@@ -25,7 +26,6 @@ from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.data_name import data_name, own_data, versions_told
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import FORMAT
-from pfedlora_flwr.runs.privacy import privacy_of
 from pfedlora_flwr.runs.rows import (
     Communication,
     FailedVisitRow,
@@ -82,10 +82,8 @@ def write_result(
         "clients": experiment.clients,
         "resumable": resumable and status != "completed" and begun,
     }
-    if after := joined_after(experiment):
-        result["joined"] = after
-    if after := left_after(experiment, state.round if state else 0):
-        result["left"] = after
+    for feature in FEATURES:
+        feature.add_result(result, experiment, state.round if state else 0)
     if diverged_in is not None:
         result["diverged_in"] = diverged_in
     if begun:
@@ -269,7 +267,7 @@ def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:
     last = rows[-1]
     if e.secagg.enabled:
         return [row for row in rows if row["evaluated"]] or rows
-    since = max((left for left, _ in e.clients_left if left < last["round"]), default=-1)
+    since = e.fewer_since(last["round"])
     alike = [row for row in rows if row["evaluated"] == last["evaluated"]]
     return [row for row in alike if row["round"] > since]
 

@@ -188,7 +188,7 @@ class Policy(Section):
             yield f"rounds is {self.rounds} here, and {e.rounds} in this run"
         if not self.audit:
             keeps = {
-                "audit.uploads is true": config.execution.audit_uploads,
+                "audit.uploads is true": config.execution.keeps_uploads,
                 "sharing is none": e.state_per_client,
                 "aggregation is krum": e.aggregation == "krum",
                 "a round has one client": e.sampled == 1,

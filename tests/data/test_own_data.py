@@ -31,7 +31,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.training.kinds import SERIES, VECTORS
 from tests import wrong_made as made
-from tests.conftest import Call, run_locally
+from tests.conftest import Call, keys_in, run_locally
 
 SITES = ["north"] * 30 + ["east"] * 12 + ["west"] * 9
 LABELS = ["sick", "well", "sick"] * 17
@@ -180,13 +180,9 @@ def test_a_hugging_face_table_leaves_out_what_is_no_number(tmp_path: Path) -> No
 def test_a_run_does_not_go_on_with_other_columns(own: bool, tmp_path: Path, pfedlora: Call) -> None:
     turned = ["b", "site", "a", "c", "label"]
     write_csv(tmp_path / "t.csv")
-    keys = {
-        "dataset": "csv:t.csv",
-        "data.client-column": "site",
-        "clients": 2,
-        "partition.kind": "natural",
-        "rounds": 1,
-    }
+    keys = keys_in(
+        "dataset=csv:t.csv data.client-column=site clients=2 partition.kind=natural rounds=1"
+    )
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr
     about = tmp_path / "run" / "clients" / "0" / "about.json"

@@ -30,20 +30,17 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.provenance import told_versions
 from pfedlora_flwr.runs.trained import load_trained
 from scripts.certificates import make as make_certificates
+from tests.conftest import keys_in
 from tests.deployment.paced import GATES
 from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.masked import pieces, secrets_of
 from tests.plain import Plain, make
 
 pytestmark = [pytest.mark.deployment, pytest.mark.timeout(900)]
-KEYS = {
-    "clients": 3,
-    "rounds": 2,
-    "batch-size": 16,
-    "dataset": "synthetic:300",
-    "partition.kind": "iid",
-    "evaluate-initial": False,
-}
+KEYS = keys_in(
+    "clients=3 rounds=2 batch-size=16 dataset=synthetic:300 partition.kind=iid evaluate-"
+    "initial=false"
+)
 OLD_FLOWER = "flwr==1.39.0"
 """The last release whose SuperNode speaks gRPC."""
 

@@ -20,19 +20,13 @@ import torch
 
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import Cli
+from tests.conftest import Cli, keys_in
 from tests.deployment.paced import GATES
 from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.plain import Plain
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-KEYS = {
-    "clients": 3,
-    "rounds": 2,
-    "batch-size": 16,
-    "dataset": "synthetic:300",
-    "partition.kind": "iid",
-}
+KEYS = keys_in("clients=3 rounds=2 batch-size=16 dataset=synthetic:300 partition.kind=iid")
 RUN = KEYS | {"evaluate-initial": "false", "method": "tests.deployment.paced:Paced", "actors": 2}
 POINTS = ("training", "trained", "saved", "aggregating")
 """Of round 2: client 0 is about to train; has trained and saved nothing; has saved its model; the

@@ -11,19 +11,15 @@ from typing import Any
 import pytest
 
 from pfedlora_flwr.launch.flower import tool
+from tests.conftest import keys_in
 from tests.deployment.paced import GATES
 from tests.deployment.processes import Federation, wait
 
 pytestmark = [pytest.mark.deployment, pytest.mark.timeout(1200)]
-KEYS = {
-    "clients": 2,
-    "rounds": 2,
-    "dataset": "synthetic:60",
-    "partition.kind": "iid",
-    "models": "cnn5",
-    "evaluate-initial": False,
-    "method": "tests.deployment.paced:Paced",
-}
+KEYS = keys_in(
+    "clients=2 rounds=2 dataset=synthetic:60 partition.kind=iid models=cnn5 evaluate-"
+    "initial=false method=tests.deployment.paced:Paced"
+)
 
 
 def status(federation: Federation, *words: str) -> tuple[int, Any]:

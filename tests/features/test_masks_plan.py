@@ -8,13 +8,11 @@ from pfedlora_flwr.config import run_config
 from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.features.masks.plan import of_keys, of_sizes
+from tests.conftest import keys_in
 
-KEYS: dict[str, object] = {
-    "clients": 4,
-    "dataset": "synthetic:400",
-    "partition.kind": "iid",
-    "secagg.enabled": True,
-}
+KEYS: dict[str, object] = keys_in(
+    "clients=4 dataset=synthetic:400 partition.kind=iid secagg.enabled=true"
+)
 
 
 def keys_told(**keys: object) -> list[str]:

@@ -24,29 +24,21 @@ from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.clear import in_the_clear
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.training.loop import Visit
-from tests.conftest import ROOT, run_locally
+from tests.conftest import ROOT, keys_in, run_locally
 
 BOUND, ADDED = 0.01, 0.25
-KEYS = {
-    "clients": 3,
-    "rounds": 1,
-    "evaluate-initial": False,
-    "partition.kind": "iid",
-    "dataset": "synthetic:60",
-    "models": "tests.methods.narrow:Narrow",
-    "adapter.hidden-dim": 4,
-    "lr": 0.5,
-}
+KEYS = keys_in(
+    "clients=3 rounds=1 evaluate-initial=false partition.kind=iid dataset=synthetic:60 "
+    "models=tests.methods.narrow:Narrow adapter.hidden-dim=4 lr=0.5"
+)
 
 
 DP = {"dp.clip": 1, "dp.noise": 1, "adapter.down": "fixed"}
-RECORDS = {"method": "pfedlora_plus", "adapter.predict": "sum", "adapter.rows": "samples"} | {
-    "train": "head",
-    "normalise": "model",
-    "dp.level": "record",
-    "dp.clip": 1,
-    "dp.noise": 1,
-}
+RECORDS = {
+    "method": "pfedlora_plus",
+    "adapter.predict": "sum",
+    "adapter.rows": "samples",
+} | keys_in("train=head normalise=model dp.level=record dp.clip=1 dp.noise=1")
 ON_A_CLIENT = ("OfRecords", "Clipped", "Masks")
 
 

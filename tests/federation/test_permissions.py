@@ -23,6 +23,7 @@ from pfedlora_flwr.errors.permissions import VARIABLE, NotAllowed, Permissions, 
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.methods.registry import NAMES
 from pfedlora_flwr.models.registry import load_object
+from tests.conftest import keys_in
 
 BASE = {"clients": 3, "rounds": 1, "device": "cpu", "partition.kind": "iid", "node-timeout": 1.0}
 PART = {"partition-id": 0}
@@ -155,11 +156,7 @@ OF_NODE = {
     "timm's weights": ({"models": "timm:resnet18:pretrained"}, "allow-downloads=true"),
     "torchvision's weights": ({"models": "torchvision:resnet18:pretrained"}, "allow-downloads"),
     "a LoRA": (
-        {
-            "models": "tests.models.modules:Normalised",
-            "train": "lora",
-            "lora.init": "folder:{}/secret",
-        },
+        keys_in("models=tests.models.modules:Normalised train=lora lora.init=folder:{}/secret"),
         "weights-root",
     ),
     "CIFAR-10 from its home": ({"dataset": "cifar10"}, "allow-downloads=true"),

@@ -80,26 +80,13 @@ def own(name: str, *classes: str, **more: Any) -> dict[str, Any]:
 
 
 def roster(
-    grid: Grid,
-    clients: int,
-    folder: Path,
-    fingerprint: str | None = None,
-    patience: float = 0.0,
-    classes: int = 3,
+    grid: Grid, clients: int, folder: Path, partition: str | None = None, **more: Any
 ) -> tuple[Roster, list[str]]:
+    """And what it refuses."""
     refused: list[str] = []
-    return (
-        Roster(
-            grid,
-            clients,
-            folder / "numbers.json",
-            fingerprint,
-            refused.append,
-            patience,
-            classes=classes,
-        ),
-        refused,
-    )
+    more = {"patience": 0.0, "classes": 3} | more
+    file = folder / "numbers.json"
+    return Roster(grid, clients, file, partition, refused.append, **more), refused
 
 
 def test_a_second_claimant_waits_until_the_first_is_gone(tmp_path: Path) -> None:
@@ -324,18 +311,8 @@ def test_a_new_site_may_have_more_classes_than_those_that_came_first(tmp_path: P
 
 def test_a_resumed_run_knows_the_names_that_its_sites_had(tmp_path: Path) -> None:
     """All sites may have changed theirs alike."""
-    refused: list[str] = []
     grid = Grid(n10=own("a", "dog", "cat"), n11=own("b", "dog", "cat"))
-    found = Roster(
-        grid,
-        2,
-        tmp_path / "n.json",
-        None,
-        refused.append,
-        0.0,
-        classes=3,
-        known=(["cat", "dog"], ["age"]),
-    )
+    found, refused = roster(grid, 2, tmp_path, known=(["cat", "dog"], ["age"]))
     found.refresh()
     assert not found.node_of
     assert "its classes are ['dog', 'cat'], other nodes' ['cat', 'dog']" in refused[0]
@@ -593,7 +570,7 @@ def test_nodes_whose_question_expired_are_waited_for_and_named_as_silent(
 def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:
     """Any of them can be any client; the node that comes to be client 0 need not say so."""
     grid = Grid(n10=client(2), n11=client(0), n12=client(1))
-    found = Roster(grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, classes=3, alike=True)
+    found, _ = roster(grid, 3, tmp_path, alike=True)
     assert found.wait_for_count(3, 5.0, [].append)
     assert found.node_of == {0: 10, 1: 11, 2: 12}
     assert (grid.asked, found.partition) == ([10], "p")
@@ -601,9 +578,7 @@ def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:
 
 def test_a_simulations_node_may_be_a_client_that_has_left(tmp_path: Path) -> None:
     grid = Grid(**{f"n{10 + k}": client(k) for k in range(3)})
-    found = Roster(
-        grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, classes=3, left={0, 1}, alike=True
-    )
+    found, _ = roster(grid, 3, tmp_path, left={0, 1}, alike=True)
     assert found.wait_for_count(1, 5.0, [].append)
     assert found.refused == {}
     assert found.node_of[2] == 12
@@ -611,7 +586,7 @@ def test_a_simulations_node_may_be_a_client_that_has_left(tmp_path: Path) -> Non
 
 def test_where_none_of_a_simulations_nodes_can_be_asked_three_are_tried(tmp_path: Path) -> None:
     grid = Grid(**{f"n{10 + k}": client(k, partition_id=99) for k in range(5)})
-    found = Roster(grid, 5, tmp_path / "numbers.json", None, [].append, 0.0, classes=3, alike=True)
+    found, _ = roster(grid, 5, tmp_path, alike=True)
     assert not found.wait_for_count(5, 5.0, [].append)
     assert grid.asked == [10, 11, 12]
 
@@ -619,7 +594,7 @@ def test_where_none_of_a_simulations_nodes_can_be_asked_three_are_tried(tmp_path
 def test_a_simulation_of_fewer_nodes_than_clients_ends_at_once(tmp_path: Path) -> None:
     """Both are turned away, and nobody else can come."""
     grid = Grid(n10=client(3), n11=client(4))
-    found = Roster(grid, 3, tmp_path / "numbers.json", None, [].append, 0.0, classes=3, alike=True)
+    found, _ = roster(grid, 3, tmp_path, alike=True)
     began = time.monotonic()
     assert not found.wait_for_count(3, 60.0, [].append)
     assert time.monotonic() < began + 5
@@ -647,9 +622,7 @@ def test_waiting_is_a_line_at_once_and_one_every_half_minute(
 
 def test_a_simulation_on_other_data_than_the_runs_is_given_up_at_once(tmp_path: Path) -> None:
     grid = Grid(**{f"n{10 + k}": client(k) for k in range(5)})
-    found = Roster(
-        grid, 5, tmp_path / "numbers.json", "other", [].append, 0.0, classes=3, alike=True
-    )
+    found, _ = roster(grid, 5, tmp_path, "other", alike=True)
     assert not found.wait_for_count(5, 60.0, [].append)
     assert "its data or partition differs" in found.refused[10]
 

@@ -27,21 +27,15 @@ from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs import begin
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.training.loop import Samples, Visit
-from tests.conftest import run_locally
+from tests.conftest import keys_in, run_locally
 from tests.plain import ANY_MODEL, Plain, make, samples, visit
 
 pytestmark = pytest.mark.slow
 
-KEYS: dict[str, object] = {
-    "clients": 3,
-    "participation": 0.67,
-    "rounds": 3,
-    "batch-size": 16,
-    "models": "cnn5",
-    "dataset": "synthetic:100",
-    "partition.kind": "iid",
-    "device": "cpu",
-}
+KEYS: dict[str, object] = keys_in(
+    "clients=3 participation=0.67 rounds=3 batch-size=16 models=cnn5 dataset=synthetic:100 "
+    "partition.kind=iid device=cpu"
+)
 SILENT_AT_FIRST = {"fd", "fedproto", "fedssa", "fedtgp", "fedorgp"}
 """Methods whose clients receive nothing before anyone has sent something."""
 

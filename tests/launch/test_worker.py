@@ -20,18 +20,13 @@ from pfedlora_flwr.launch.processes import is_running
 from pfedlora_flwr.launch.worker import Share, Worker
 from pfedlora_flwr.runs.begin import continued
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import ROOT, Cli, run_locally
+from tests.conftest import ROOT, Cli, keys_in, run_locally
 
 pytestmark = pytest.mark.slow
-KEYS = {
-    "method": "warm_mine:Mine",
-    "models": "cnn5",
-    "clients": 2,
-    "rounds": 2,
-    "dataset": "synthetic:60",
-    "batch-size": 16,
-    "partition.kind": "iid",
-}
+KEYS = keys_in(
+    "method=warm_mine:Mine models=cnn5 clients=2 rounds=2 dataset=synthetic:60 batch-"
+    "size=16 partition.kind=iid"
+)
 MINE = "from pfedlora_flwr.methods.pfedlora import PFedLoRA\n\nclass Mine(PFedLoRA):\n    mu = 1\n"
 UNTIDY = '''
 import logging, os, random, signal, sys, tempfile

@@ -16,7 +16,7 @@ from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.models import lora
 from pfedlora_flwr.models.kept import kept
-from tests.conftest import Call, needs, run_locally
+from tests.conftest import Call, keys_in, needs, run_locally
 from tests.models.bases import base
 from tests.plain import LORA, Plain, make, samples, visit
 
@@ -280,11 +280,7 @@ def test_alone_it_is_local_lora(name: str, model: str) -> None:
 
 @pytest.mark.parametrize("name", LORA)
 def test_two_ranks_where_they_may_differ_and_a_line_elsewhere(name: str, model: str) -> None:
-    keys: dict[str, object] = {
-        "lora.rank": "4,16",
-        "partition.kind": "iid",
-        "dataset": "synthetic:60",
-    }
+    keys: dict[str, object] = keys_in("lora.rank=4,16 partition.kind=iid dataset=synthetic:60")
     keys = adapted(model) | keys | {"method": name, "batch-size": 16, "clients": 2}
     if name not in ANY_RANK:
         with pytest.raises(UserError, match=r"needs the same model .* train and lora.rank"):

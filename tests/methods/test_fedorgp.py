@@ -10,16 +10,13 @@ from torch import Tensor
 
 from pfedlora_flwr.methods.fedtgp import PrototypeNet
 from pfedlora_flwr.methods.method import Tensors
+from tests.conftest import keys_in
 from tests.methods import obvious, slow, slow_server
 from tests.methods.test_fedtgp import net_of
 from tests.plain import maker, samples
 
 method = maker({"method": "fedorgp", "models": "cnn5", "batch-size": 8})
-KEYS: dict[str, object] = {
-    "fedorgp.lambda": 2.0,
-    "fedorgp.server-lambda": 0.7,
-    "fedorgp.gamma": 1.5,
-}
+KEYS: dict[str, object] = keys_in("fedorgp.lambda=2.0 fedorgp.server-lambda=0.7 fedorgp.gamma=1.5")
 KEYS |= {
     "method": "fedorgp",
     "seed": slow_server.SEED,

@@ -12,86 +12,61 @@ from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.runs.ledger import parameters, payload_bytes
 from tests.plain import ANY_MODEL, CELLS, SETTINGS, SUMS, Plain, make, samples, visit
 
-AS_MUCH_DOWN_AS_UP = [
-    ("pfedlora", "heterogeneous", 10, 30_670),
-    ("pfedlora", "heterogeneous", 100, 36_160),
-    ("fml", "heterogeneous", 10, 670_058),
-    ("fml", "heterogeneous", 100, 715_148),
-    ("fml", "homogeneous", 10, 2_621_558),
-    ("fml", "homogeneous", 100, 2_666_648),
-    ("lg_fedavg", "heterogeneous", 10, 5_010),
-    ("lg_fedavg", "heterogeneous", 100, 50_100),
-    ("lg_fedavg", "homogeneous", 10, 5_010),
-    ("fedavg", "homogeneous", 10, 2_621_558),
-    ("fedavg", "homogeneous", 100, 2_666_648),
-    ("standalone", "heterogeneous", 10, 0),
-    ("standalone", "heterogeneous", 100, 0),
-    ("fedmrl", "heterogeneous", 10, 465_658),
-    ("fedmrl", "heterogeneous", 100, 474_748),
-    ("fedmrl", "homogeneous", 10, 1_817_158),
-    ("fedmrl", "homogeneous", 100, 1_826_248),
-    ("pfedes", "heterogeneous", 10, 443),
-    ("pfedes", "heterogeneous", 100, 443),
-    ("pfedes", "homogeneous", 10, 443),
-    ("pfedmoe", "heterogeneous", 10, 665_048),
-    ("pfedmoe", "heterogeneous", 100, 665_048),
-    ("pfedmoe", "homogeneous", 100, 2_616_548),
-    ("pfedafm", "heterogeneous", 10, 665_048),
-    ("pfedafm", "heterogeneous", 100, 665_048),
-    ("pfedafm", "homogeneous", 100, 2_616_548),
-    ("fedper", "homogeneous", 10, 2_616_548),
-    ("fedper", "homogeneous", 100, 2_616_548),
-    ("fedrep", "homogeneous", 10, 2_616_548),
-    ("fedrep", "homogeneous", 100, 2_616_548),
-    ("fedprox", "homogeneous", 10, 2_621_558),
-    ("fedprox", "homogeneous", 100, 2_666_648),
-    ("ditto", "homogeneous", 10, 2_621_558),
-    ("ditto", "homogeneous", 100, 2_666_648),
-    ("fedrod", "heterogeneous", 10, 5_010),
-    ("fedrod", "heterogeneous", 100, 50_100),
-    ("fedrod", "homogeneous", 10, 2_621_558),
-    ("fedrod", "homogeneous", 100, 2_666_648),
-    ("fedbabu", "homogeneous", 10, 2_616_548),
-    ("fedbabu", "homogeneous", 100, 2_616_548),
-    ("fedbn", "homogeneous", 10, 2_621_558),
-    ("fedbn", "homogeneous", 100, 2_666_648),
-    ("apfl", "homogeneous", 10, 2_621_558),
-    ("apfl", "homogeneous", 100, 2_666_648),
-    ("fedala", "homogeneous", 10, 2_621_558),
-    ("fedala", "homogeneous", 100, 2_666_648),
-]
+WHOLE, BODY, LAST = (2_621_558, 2_666_648), (2_616_548, 2_616_548), (5_010, 50_100)
+"""A model, its extractor and its last layer, of 10 and of 100 classes."""
+EQUAL = {
+    "heterogeneous": {
+        "pfedlora": (30_670, 36_160),
+        "fml": (670_058, 715_148),
+        "lg_fedavg": LAST,
+        "standalone": (0, 0),
+        "fedmrl": (465_658, 474_748),
+        "pfedes": (443, 443),
+        "pfedmoe": (665_048, 665_048),
+        "pfedafm": (665_048, 665_048),
+        "fedrod": LAST,
+    },
+    "homogeneous": {
+        **dict.fromkeys(("fml", "fedavg", "fedprox", "ditto", "fedrod", "fedbn"), WHOLE),
+        **dict.fromkeys(("apfl", "fedala"), WHOLE),
+        **dict.fromkeys(("pfedmoe", "pfedafm", "fedper", "fedrep", "fedbabu"), BODY),
+        "lg_fedavg": LAST,
+        "standalone": (0, 0),
+        "fedmrl": (1_817_158, 1_826_248),
+        "pfedes": (443, 443),
+    },
+}
+"""Parameters up, of 10 and 100 classes, and as many down."""
 CLASS_MEANS = [
-    ("fd", 10, 2, 20, 100),
-    ("fd", 100, 10, 1_000, 10_000),
-    ("fedproto", 10, 2, 1_000, 5_000),
-    ("fedproto", 100, 10, 5_000, 50_000),
-    ("fedssa", 10, 2, 1_002, 5_010),
-    ("fedssa", 100, 10, 5_010, 50_100),
-    ("fedtgp", 10, 2, 1_000, 5_000),
-    ("fedtgp", 100, 10, 5_000, 50_000),
-    ("fedorgp", 10, 2, 1_000, 5_000),
-    ("fedorgp", 100, 10, 5_000, 50_000),
+    *(("fd", 10, 2, 20, 100), ("fd", 100, 10, 1_000, 10_000)),
+    *(("fedssa", 10, 2, 1_002, 5_010), ("fedssa", 100, 10, 5_010, 50_100)),
+    *((name, 10, 2, 1_000, 5_000) for name in ("fedproto", "fedtgp", "fedorgp")),
+    *((name, 100, 10, 5_000, 50_000) for name in ("fedproto", "fedtgp", "fedorgp")),
 ]
 """Method, classes, classes held, parameters up, and down once every class has been reported."""
 HEADER_DOWN = [
-    ("fedgh", 10, 2, 1_000, 5_010),
-    ("fedgh", 100, 10, 5_000, 50_100),
-    ("fedre", 10, 2, 510, 5_010),
-    ("fedre", 100, 10, 600, 50_100),
-    ("pfedlora_plus", 10, 2, 122, 610),
-    ("pfedlora_plus", 100, 10, 610, 6_100),
+    *(("fedgh", 10, 2, 1_000, 5_010), ("fedgh", 100, 10, 5_000, 50_100)),
+    *(("fedre", 10, 2, 510, 5_010), ("fedre", 100, 10, 600, 50_100)),
+    *(("pfedlora_plus", 10, 2, 122, 610), ("pfedlora_plus", 100, 10, 610, 6_100)),
 ]
 """The same of methods that send a header, or an adapter, down from the first round on."""
 OF_SUMS = [
-    ("fedncm", 10, 2, 1_002, 5_010),
-    ("fedncm", 100, 10, 5_010, 50_100),
-    *(
-        (name, *row)
-        for name in ("fedlda", "fedridge")
-        for row in ((10, 2, 126_252, 130_260), (100, 10, 130_260, 175_350))
-    ),
+    *(("fedncm", 10, 2, 1_002, 5_010), ("fedncm", 100, 10, 5_010, 50_100)),
+    *((name, 10, 2, 126_252, 130_260) for name in ("fedlda", "fedridge")),
+    *((name, 100, 10, 130_260, 175_350) for name in ("fedlda", "fedridge")),
 ]
 """The same of methods of sums: m (d + 1) + d (d + 1) / 2 up, C (d + 1) + d (d + 1) / 2 down."""
+FIRST = [
+    *(
+        (name, setting, classes, 2, counted, counted)
+        for setting, methods in EQUAL.items()
+        for name, both in methods.items()
+        for classes, counted in zip((10, 100), both, strict=True)
+    ),
+    *((row[0], setting, *row[1:]) for row in HEADER_DOWN for setting in SETTINGS),
+    *((row[0], "homogeneous", *row[1:]) for row in OF_SUMS),
+]
+"""Method, setting, classes, classes held, parameters up and down in a first visit."""
 LESS_THAN_FML = "fedkd"  # its ranks differ from upload to upload
 
 
@@ -111,15 +86,15 @@ def first_visit(
 
 
 def test_every_method_is_counted() -> None:
-    assert {row[0] for row in AS_MUCH_DOWN_AS_UP + CLASS_MEANS + HEADER_DOWN + OF_SUMS} | {
-        LESS_THAN_FML
-    } == set(ANY_MODEL)
+    assert {row[0] for row in FIRST + CLASS_MEANS} | {LESS_THAN_FML} == set(ANY_MODEL)
 
 
-@pytest.mark.parametrize(("name", "setting", "classes", "expected"), AS_MUCH_DOWN_AS_UP)
-def test_as_much_down_as_up(name: str, setting: str, classes: int, expected: int) -> None:
-    _, received, upload = first_visit(name, setting, classes, 2)
-    assert (parameters(received), parameters(upload.tensors)) == (expected, expected)
+@pytest.mark.parametrize(("name", "setting", "classes", "held", "up", "down"), FIRST)
+def test_what_a_first_visit_sends_and_receives(
+    name: str, setting: str, classes: int, held: int, up: int, down: int
+) -> None:
+    _, received, upload = first_visit(name, setting, classes, held)
+    assert (parameters(received), parameters(upload.tensors)) == (down, up)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -139,23 +114,6 @@ def test_class_means_cost_a_row_for_each_class(
     assert parameters(method.download(full, 1, 2)) == (up if name == "fd" else down), (
         "FD: the other clients' classes"
     )
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize(("name", "classes", "held", "up", "down"), HEADER_DOWN)
-def test_a_header_down_and_means_up(
-    name: str, setting: str, classes: int, held: int, up: int, down: int
-) -> None:
-    _, received, upload = first_visit(name, setting, classes, held)
-    assert (parameters(received), parameters(upload.tensors)) == (down, up)
-
-
-@pytest.mark.parametrize(("name", "classes", "held", "up", "down"), OF_SUMS)
-def test_sums_of_the_classes_held_up_and_of_all_down(
-    name: str, classes: int, held: int, up: int, down: int
-) -> None:
-    _, received, upload = first_visit(name, "homogeneous", classes, held)
-    assert (parameters(received), parameters(upload.tensors)) == (down, up)
 
 
 @pytest.mark.parametrize(

@@ -23,19 +23,14 @@ from pfedlora_flwr.models.kept import kept, load_kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import derive
+from tests.conftest import keys_in
 from tests.models.bases import CLASSES, base
 from tests.plain import Plain, make, samples, visit
 
 DATA = samples([0, 1, 2, 3] * 3)
 """One batch, so that an epoch is one step of gradient descent, in any order of the samples."""
 LAST = {"fc3.weight", "fc3.bias"}
-FEW = {
-    "models": "cnn5",
-    "clients": 3,
-    "dataset": "synthetic:121",
-    "partition.kind": "iid",
-    "batch-size": 16,
-}
+FEW = keys_in("models=cnn5 clients=3 dataset=synthetic:121 partition.kind=iid batch-size=16")
 """A federation's keys whose visits are short; clients 0 and 1 have not as many samples."""
 ONE_MODEL = ("fedper", "fedrep", "fedprox", "ditto", "fedbabu", "fedbn", "apfl", "fedala")
 

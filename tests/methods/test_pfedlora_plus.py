@@ -15,18 +15,14 @@ from pfedlora_flwr.methods.method import Refused, Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.task import Task
+from tests.conftest import keys_in
 from tests.plain import Plain
 
-BASE = {
-    "models": "tests.models.modules:HalfFrozen",
-    "clients": 5,
-    "partition.kind": "pathological",
-    "partition.classes-per-client": 4,
-    "batch-size": 16,
-    "weight-decay": 0.01,
-    "dataset": "synthetic:120",
-    "adapter.hidden-dim": 6,
-}
+BASE = keys_in(
+    "models=tests.models.modules:HalfFrozen clients=5 partition.kind=pathological "
+    "partition.classes-per-client=4 batch-size=16 weight-decay=0.01 dataset=synthetic:120 "
+    "adapter.hidden-dim=6"
+)
 
 
 def plain(method: str, **keys: object) -> Plain:

@@ -36,7 +36,7 @@ from pfedlora_flwr.models.summary import Summary
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import named
 from pfedlora_flwr.training.loop import Samples
-from tests.conftest import run_locally
+from tests.conftest import keys_in, run_locally
 from tests.methods.obvious import Array, array
 from tests.models.bases import CLASSES as CLASSES_OF_BASE
 from tests.models.bases import base
@@ -407,11 +407,7 @@ def test_a_basis_is_the_classifiers_and_makes_no_vector_longer(tmp_path: Path) -
     pytest.importorskip("timm")
     models = ",".join(base(tmp_path, name) for name in ("test_resnet", "test_efficientnet"))
     keys: dict[str, object] = {"method": "fedlda", "models": models, "clients": 2}
-    keys |= {
-        "representation": "pretrained-logits",
-        "partition.kind": "iid",
-        "dataset": "synthetic:80",
-    }
+    keys |= keys_in("representation=pretrained-logits partition.kind=iid dataset=synthetic:80")
     plain = Plain(keys | {"sums.dim": 6, "sums.shrinkage": 0.1})
     plain.train(2)
     method = plain.method

@@ -30,7 +30,7 @@ from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.site.policy import Policy
 from pfedlora_flwr.training.loop import Samples, Visit
-from tests.conftest import needs, run_locally
+from tests.conftest import keys_in, needs, run_locally
 from tests.methods.test_sums import METHODS, Federation, drawn, made, some
 from tests.models.bases import base
 from tests.plain import Plain
@@ -44,11 +44,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """Keys of four clients with a pretrained model of twenty logits."""
     pytest.importorskip("timm")
     keys = {"models": base(tmp_path_factory.mktemp("base"), "test_resnet"), "clients": 4}
-    return keys | {
-        "representation": "pretrained-logits",
-        "dataset": "synthetic:200",
-        "partition.kind": "iid",
-    }
+    return keys | keys_in(
+        "representation=pretrained-logits dataset=synthetic:200 partition.kind=iid"
+    )
 
 
 def length(tensors: Tensors) -> float:

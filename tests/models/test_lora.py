@@ -35,7 +35,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import Trained, load_trained
 from pfedlora_flwr.training.flops import count_operations
 from tests.alike import ends_alike
-from tests.conftest import Call, Cli, Lazily, needs, run_locally
+from tests.conftest import Call, Cli, Lazily, keys_in, needs, run_locally
 from tests.models.bases import CLASSES, base
 from tests.plain import Plain, make, samples
 
@@ -46,15 +46,10 @@ TASK = Task(10)
 NAMES = ("test_vit", "test_efficientnet", "test_resnet")
 PARTS = {"test_vit": "qkv", "test_efficientnet": "conv_pw", "test_resnet": "layer4"}
 """In the names of what LoRA is in, by itself."""
-KEYS = {
-    "train": "lora",
-    "lora.rank": "4,8",
-    "lora.dropout": 0.2,
-    "clients": 2,
-    "dataset": "synthetic:60",
-    "partition.kind": "iid",
-    "batch-size": 16,
-}
+KEYS = keys_in(
+    "train=lora lora.rank=4,8 lora.dropout=0.2 clients=2 dataset=synthetic:60 "
+    "partition.kind=iid batch-size=16"
+)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.training import entropy
 from pfedlora_flwr.training.loop import Noise, Samples
+from tests.conftest import keys_in
 from tests.methods.test_pfedlora_sum import KEYS
 from tests.models.bases import base
 from tests.plain import Plain
@@ -29,17 +30,10 @@ from tests.plain import visit as visit_of
 
 STANDARD_ERRORS = 4.5
 """Beyond which a statistic of honest draws lies once in 150,000 times."""
-RECORDS: dict[str, object] = KEYS | {
-    "normalise": "model",
-    "adapter.predict": "sum",
-    "adapter.rows": "samples",
-    "adapter-epochs": 1,
-    "batch-size": 1000,
-    "momentum": 0.0,
-    "dp.level": "record",
-    "dp.clip": 0.1,
-    "dp.noise": 1.0,
-}
+RECORDS: dict[str, object] = KEYS | keys_in(
+    "normalise=model adapter.predict=sum adapter.rows=samples adapter-epochs=1 batch-"
+    "size=1000 momentum=0.0 dp.level=record dp.clip=0.1 dp.noise=1.0"
+)
 
 
 def adapter_of(seed: int, trained: bool, scale: float = 1.0) -> Adapter:

@@ -19,8 +19,8 @@ SCORES = {"balanced_accuracy": 0.9, "macro_f1": 0.8}
 
 def make_run(
     folder: Path,
-    accuracies: list[float],
-    clients: list[float],
+    accuracies: list[float] | float,
+    clients: list[float] | int = 1,
     *,
     up: int = 10,
     flops: int = 1000,
@@ -30,12 +30,17 @@ def make_run(
     **keys: Any,
 ) -> None:
     """A completed run with `accuracies` after rounds 0, 1, … (validation the same, if not given)
-    and the clients' accuracies at the end.
+    and the clients' accuracies at the end. One number: after round 1, and 0.1 before; so many
+    clients: all with the last accuracy.
 
     sampled: the mean of each round's visits; of none, if not given.
     partition: its fingerprint; the Experiment's, if not given. Every client is sampled in every
     round; a client sends `up` parameters of 4 bytes, receives twice as many, and computes `flops`.
     """
+    if isinstance(accuracies, float):
+        accuracies = [0.1, accuracies]
+    if isinstance(clients, int):
+        clients = [accuracies[-1]] * clients
     flat = {"clients": len(clients), "rounds": len(accuracies) - 1, "partition.kind": "iid"} | {
         k.replace("_", "-"): v for k, v in keys.items()
     }

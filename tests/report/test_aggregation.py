@@ -28,7 +28,7 @@ def test_a_report_has_what_averaging_missed(tmp_path: Path) -> None:
     with_errors(tmp_path / "i0", "fedit", 0, [0.1, None, 0.3])
     with_errors(tmp_path / "i1", "fedit", 1, [0.3, None, 0.5])
     with_errors(tmp_path / "s0", "fedsa_lora", 0, [None, None, None])
-    make_run(tmp_path / "a0", [0.1, 0.5, 0.5, 0.5], [0.5] * 3, method="standalone", seed=0)
+    make_run(tmp_path / "a0", [0.1, 0.5, 0.5, 0.5], 3, method="standalone", seed=0)
     study = load([tmp_path / name for name in ("i0", "i1", "s0", "a0")])
     table = next(t for t in tables.all_tables(study) if t.name == "aggregation_error")
     cells = [list(row.values())[1:] for row in table.rows]

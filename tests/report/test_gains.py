@@ -44,15 +44,7 @@ def study(tmp_path: Path) -> Study:
         for method, accuracies in of.items():
             for seed, accuracy in enumerate(accuracies):
                 place = folder / f"sharing-{sharing}_lr-0.1" / method / f"seed-{seed}"
-                make_run(
-                    place,
-                    [0.1, accuracy],
-                    [accuracy] * 2,
-                    method=method,
-                    seed=seed,
-                    sharing=sharing,
-                    lr=0.1,
-                )
+                make_run(place, accuracy, 2, method=method, seed=seed, sharing=sharing, lr=0.1)
     return load([folder])
 
 
@@ -190,12 +182,7 @@ def test_a_control_that_was_tuned_otherwise_is_none(tmp_path: Path) -> None:
             ("fd-0.1", "fd", 0.5, {"lr": 0.1}),
         ):
             make_run(
-                tmp_path / name / f"seed-{seed}",
-                [0.1, accuracy],
-                [accuracy] * 2,
-                method=method,
-                seed=seed,
-                **keys,
+                tmp_path / name / f"seed-{seed}", accuracy, 2, method=method, seed=seed, **keys
             )
     [fd] = gains(load([tmp_path])).rows
     assert fd[WITHOUT] == "–"
@@ -212,14 +199,7 @@ def test_one_method_in_several_scenarios_is_one_panel(
     )
     for lr, sharings in ((0.1, ("mean", "none")), (0.2, ("mean", "none")), (0.3, ("mean",))):
         for sharing in sharings:
-            make_run(
-                tmp_path / f"{lr}{sharing}",
-                [0.1, 0.5],
-                [0.5],
-                method="pfedlora",
-                sharing=sharing,
-                lr=lr,
-            )
+            make_run(tmp_path / f"{lr}{sharing}", 0.5, method="pfedlora", sharing=sharing, lr=lr)
     gain_figure.figures(load([tmp_path]), tmp_path)
     [axis] = drawn[0].axes
     assert (axis.get_title(), [label.get_text() for label in axis.get_yticklabels()]) == (
@@ -230,7 +210,7 @@ def test_one_method_in_several_scenarios_is_one_panel(
 
 
 def test_a_comparison_without_controls_has_no_such_table(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", [0.1, 0.5], [0.5], method="pfedlora")
+    make_run(tmp_path / "a", 0.5, method="pfedlora")
     assert not gains(load([tmp_path])).rows
     assert not gain_figure.figures(load([tmp_path]), tmp_path)
 
@@ -245,8 +225,7 @@ def test_what_is_of_fewer_seeds_than_its_row_says_so(tmp_path: Path) -> None:
         for seed, accuracy in enumerate(accuracies):
             make_run(
                 tmp_path / f"{method}-{sharing}-{seed}",
-                [0.1, accuracy],
-                [accuracy],
+                accuracy,
                 method=method,
                 seed=seed,
                 sharing=sharing,
@@ -259,8 +238,8 @@ def test_what_is_of_fewer_seeds_than_its_row_says_so(tmp_path: Path) -> None:
 
 
 def test_runs_without_a_plan_are_compared_too(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", [0.1, 0.5], [0.5], method="pfedlora")
-    make_run(tmp_path / "b", [0.1, 0.4], [0.4], method="pfedlora", sharing="none")
+    make_run(tmp_path / "a", 0.5, method="pfedlora")
+    make_run(tmp_path / "b", 0.4, method="pfedlora", sharing="none")
     [row] = gains(load([tmp_path])).rows
     assert (row["scenario"], row[WITHOUT], row[FIRST]) == (
         "all runs",

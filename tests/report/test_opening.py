@@ -138,9 +138,9 @@ def test_the_sentence_says_that_it_leaves_controls_out(tmp_path: Path) -> None:
     for seed in range(3):
         for method, values in accuracies.items():
             run, value = tmp_path / f"{method}-{seed}", values[seed]
-            make_run(run, [0.1, value], [value] * 2, method=method, seed=seed)
+            make_run(run, value, 2, method=method, seed=seed)
         alone = {"method": "pfedlora", "sharing": "none", "seed": seed}
-        make_run(tmp_path / f"none-{seed}", [0.1, 0.1], [0.1] * 2, **alone)
+        make_run(tmp_path / f"none-{seed}", 0.1, 2, **alone)
     assert opening.conclusion(load([tmp_path])).startswith(
         "With sharing. Cannot tell: pFedLoRA +0.00 points of accuracy"
     )
@@ -269,8 +269,8 @@ def test_methods_that_several_versions_of_ones_code_ran_are_named(tmp_path: Path
 
 def test_a_missing_run_counts_once_whatever_scenarios_share_it(tmp_path: Path) -> None:
     for mu in (0.5, 0.7, 0.9):
-        make_run(tmp_path / str(mu), [0.1, 0.5], [0.5], method="pfedlora", mu=mu)
-    make_run(tmp_path / "alone", [0.1, 0.5], [0.5], method="standalone")
+        make_run(tmp_path / str(mu), 0.5, method="pfedlora", mu=mu)
+    make_run(tmp_path / "alone", 0.5, method="standalone")
     (tmp_path / "alone" / "result.json").unlink()
     assert dict(opening.facts(load([tmp_path])))["Runs"] == "3 of 4 completed, seed 0"
 
@@ -298,8 +298,7 @@ def test_the_facts_are_what_the_runs_recorded(
     assert told == "left out: 2 .txt; a class of one sample"
     make_run(
         tmp_path / "own",
-        [0.1, 0.5],
-        [0.5],
+        0.5,
         method="fd",
         dataset=f"folder:{tmp_path}/private/images",
         partition="any",
@@ -312,7 +311,7 @@ def test_the_facts_are_what_the_runs_recorded(
 
 def test_whom_a_mean_is_of_is_said(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    make_run(run, [0.1, 0.5], [0.5] * 4)
+    make_run(run, 0.5, 4)
     said = "50.00 % mean test accuracy over {} (one run"
     assert said.format("4 clients") in opening.conclusion(load([run]))
     result = json.loads((run / "result.json").read_text())

@@ -143,7 +143,7 @@ def test_every_statement_comes_from_a_field(
     texts = []
     for place, (more, own) in enumerate((({}, {}), (told, keys))):
         folder = tmp_path / str(place) / "run"
-        make_run(folder, [0.1, 0.9], [0.9] * 3, method="pfedlora", **own)
+        make_run(folder, 0.9, 3, method="pfedlora", **own)
         file = folder / "result.json"
         result = json.loads(file.read_text()) | plain
         for name, value in more.items():

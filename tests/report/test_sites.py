@@ -55,7 +55,7 @@ def test_sites_are_told_of_at_the_rounds_that_the_verdict_judges(tmp_path: Path)
         for method, best, last in (("standalone", 0.5, 0.4), ("fedavg", 0.6, 0.3)):
             keys = {"method": method, "seed": seed, "models": "cnn5", "rounds": 2}
             folder = tmp_path / f"{method}-{seed}"
-            make_run(folder, [0.1, best, last], [last] * 2, **keys)
+            make_run(folder, [0.1, best, last], 2, **keys)
             of = {"status": "ok", "samples": 40}
             visits = [
                 {"round": 1, "client": 0, "accuracy": best - 0.1},

@@ -21,17 +21,15 @@ from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.report.write import Written
 from pfedlora_flwr.runs.completed import Missing, Run, read_run
 from pfedlora_flwr.runs.result import comparable, to_target
+from tests.conftest import keys_in
 from tests.report.made import make_run
 
 # The 97.5 % quantile of Student's t with two degrees of freedom is 4.30265; the standard error of
 # (m − d, m, m + d) is d / √3.
 T2 = 4.30265 / 3**0.5
-PAPER = {
-    "dataset": "cifar10",
-    "partition.kind": "pathological",
-    "partition.classes-per-client": 2,
-    "participation": 1.0,
-}
+PAPER = keys_in(
+    "dataset=cifar10 partition.kind=pathological partition.classes-per-client=2 participation=1.0"
+)
 """With ten clients the paper's first column; its partition is not made here."""
 
 
@@ -68,13 +66,7 @@ def three_seeds(folder: Path, **accuracies: list[float]) -> Study:
     """Methods with an accuracy a seed, on two clients."""
     for method, values in accuracies.items():
         for seed, accuracy in enumerate(values):
-            make_run(
-                folder / f"{method}{seed}",
-                [0.1, accuracy],
-                [accuracy] * 2,
-                method=method,
-                seed=seed,
-            )
+            make_run(folder / f"{method}{seed}", accuracy, 2, method=method, seed=seed)
     return load([folder])
 
 
@@ -174,7 +166,7 @@ def test_both_ways_of_counting_stand_beside_the_papers_figure(tmp_path: Path) ->
         make_run(
             tmp_path / str(seed),
             [0.1, 0.5, 0.5, 0.5],
-            [0.5] * 10,
+            10,
             method="pfedlora",
             seed=seed,
             sampled=means,
@@ -188,11 +180,7 @@ def test_both_ways_of_counting_stand_beside_the_papers_figure(tmp_path: Path) ->
 
 def test_the_headline_is_the_test_accuracy_at_the_best_validation(tmp_path: Path) -> None:
     make_run(
-        tmp_path / "a",
-        [0.1, 0.5, 0.9, 0.7],
-        [0.7],
-        method="pfedlora",
-        validation=[0.2, 0.8, 0.6, 0.8],
+        tmp_path / "a", [0.1, 0.5, 0.9, 0.7], method="pfedlora", validation=[0.2, 0.8, 0.6, 0.8]
     )
     study = load([tmp_path])
     # the first of two best rounds, not the best test round
@@ -235,9 +223,9 @@ def test_costs_in_both_conventions(study: Study) -> None:
 
 @pytest.mark.slow
 def test_operations_that_clients_withhold_are_not_zero(tmp_path: Path) -> None:
-    make_run(tmp_path / "s", [0.2, 0.9], [0.9], method="standalone")
+    make_run(tmp_path / "s", [0.2, 0.9], method="standalone")
     own = "tests.federation.test_sharing:Patient"  # which counts none
-    make_run(tmp_path / "o", [0.2, 0.9], [0.9], method=own, flops=0)
+    make_run(tmp_path / "o", [0.2, 0.9], method=own, flops=0)
     hidden = {"secagg.enabled": True, "method": "fedavg", "models": "cnn5"}
     make_run(tmp_path / "d", [0.2, 0.9], [0.9, 0.9, 0.9], flops=0, **hidden)
     study = load([tmp_path])
@@ -253,7 +241,7 @@ def test_operations_that_clients_withhold_are_not_zero(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_extended_alone_is_missing(tmp_path: Path) -> None:
-    make_run(tmp_path / "a", [0.2, 0.5, 0.6], [0.6], method="standalone")
+    make_run(tmp_path / "a", [0.2, 0.5, 0.6], method="standalone")
     assert isinstance(read_run(tmp_path / "a", 2), Run)
     found = read_run(tmp_path / "a", 1)
     assert isinstance(found, Missing)
@@ -312,24 +300,14 @@ def test_headline_ratios_count_the_seeds_in_which_both_arrive(tmp_path: Path) ->
 
 def test_the_papers_figure_stands_beside_ours_in_its_own_scenarios_only(tmp_path: Path) -> None:
     paper = PAPER | {"partition": "any"}
-    make_run(tmp_path / "a", [0.1, 0.5], [0.5] * 10, method="pfedlora", **paper)
+    make_run(tmp_path / "a", 0.5, 10, method="pfedlora", **paper)
+    make_run(tmp_path / "b", 0.5, 10, method="pfedlora", **paper | {"setting": "homogeneous"})
+    make_run(tmp_path / "c", 0.5, 50, method="fd", **paper | {"participation": 0.2})
     make_run(
-        tmp_path / "b",
-        [0.1, 0.5],
-        [0.5] * 10,
-        method="pfedlora",
-        **paper | {"setting": "homogeneous"},
-    )
-    make_run(tmp_path / "c", [0.1, 0.5], [0.5] * 50, method="fd", **paper | {"participation": 0.2})
-    make_run(
-        tmp_path / "d",
-        [0.1, 0.5],
-        [0.5] * 10,
-        method="pfedlora",
-        **paper | {"partition.classes-per-client": 4},
+        tmp_path / "d", 0.5, 10, method="pfedlora", **paper | {"partition.classes-per-client": 4}
     )
     few = paper | {"partition.samples-per-client": 30}
-    make_run(tmp_path / "e", [0.1, 0.5], [0.5] * 10, method="pfedlora", **few)
+    make_run(tmp_path / "e", 0.5, 10, method="pfedlora", **few)
     printed = [tables.accuracy(load([tmp_path / name])).lines[0][1] for name in "abcde"]
     assert printed == ["50.00 [96.66]", "50.00 [96.69]", "50.00 [-]", "50.00", "50.00"]
     rows = [len(tables.headline(load([tmp_path / name])).rows) for name in "abcde"]
@@ -356,7 +334,7 @@ def test_csv_holds_the_same_cells_and_runs_csv_the_unrounded_numbers(study: Stud
 
 def test_scenarios_are_the_keys_that_differ(tmp_path: Path) -> None:
     for mu in (0.5, 0.9):
-        make_run(tmp_path / str(mu), [0.1, mu], [mu], method="pfedlora", mu=mu)
+        make_run(tmp_path / str(mu), mu, method="pfedlora", mu=mu)
     study = load([tmp_path])
     assert study.scenarios == [{"mu": 0.5}, {"mu": 0.9}]
     assert tables.accuracy(study).columns == ["method", "μ=0.5", "μ=0.9"]
@@ -365,7 +343,7 @@ def test_scenarios_are_the_keys_that_differ(tmp_path: Path) -> None:
 def test_a_report_names_the_keys_that_decide_what_is_merged(tmp_path: Path) -> None:
     """They are of the Execution, and nevertheless change a result where a client fails."""
     for seed in (0, 1):
-        make_run(tmp_path / f"{seed}", [0.1, 0.6], [0.6] * 2, seed=seed, min_success=0.6, actors=1)
+        make_run(tmp_path / f"{seed}", 0.6, 2, seed=seed, min_success=0.6, actors=1)
     told = tables.settings(load([tmp_path]))
     assert told["min-success"] == 0.6
     assert not {"actors", "max-samples"} & told.keys()
@@ -375,7 +353,7 @@ def test_a_report_names_files_without_their_folders(tmp_path: Path) -> None:
     """It may be shown to people who have not this machine."""
     models = "timm:vit_tiny_patch16_224:weights=/home/me/vit.pt,hf:/home/me/minilm:layers=2"
     for seed in (0, 1):
-        make_run(tmp_path / f"{seed}", [0.1, 0.6], [0.6] * 2, seed=seed, models=models)
+        make_run(tmp_path / f"{seed}", 0.6, 2, seed=seed, models=models)
     study = load([tmp_path])
     told = {"models": "timm:vit_tiny_patch16_224:weights=vit.pt,hf:minilm:layers=2"}
     assert told.items() <= tables.settings(study).items()
@@ -396,11 +374,7 @@ def test_two_methods_of_the_same_name_have_a_column_each(
         (tmp_path / f"{module}.py").write_text("\n".join(lines))
         for n in range(9):  # so many scenarios that the methods are the columns
             make_run(
-                tmp_path / "runs" / f"{module}{n}",
-                [0.1, 0.5],
-                [0.5],
-                method=f"{module}:Mine",
-                lr=(n + 1) / 100,
+                tmp_path / "runs" / f"{module}{n}", 0.5, method=f"{module}:Mine", lr=(n + 1) / 100
             )
     assert tables.accuracy(load([tmp_path / "runs"])).columns == [
         "scenario",
@@ -425,13 +399,7 @@ def planned(folder: Path, setting: str, **accuracies: float) -> None:
     comparison = Comparison.load(folder.with_suffix(".yaml"))
     comparison.plan().write(folder)
     for method, accuracy in accuracies.items():
-        make_run(
-            folder / method / "seed-0",
-            [0.1, accuracy],
-            [accuracy] * 2,
-            method=method,
-            setting=setting,
-        )
+        make_run(folder / method / "seed-0", accuracy, 2, method=method, setting=setting)
 
 
 def test_a_comparison_without_a_completed_run_concludes_nothing(tmp_path: Path) -> None:
@@ -459,11 +427,11 @@ def test_two_comparisons_with_the_same_scenarios_stay_apart(tmp_path: Path) -> N
 
 def test_a_failed_run_without_a_plan_is_missing_with_its_reason(tmp_path: Path) -> None:
     for seed in (0, 1):
-        make_run(tmp_path / str(seed), [0.1, 0.5], [0.5], method="pfedlora", seed=seed)
+        make_run(tmp_path / str(seed), 0.5, method="pfedlora", seed=seed)
     (tmp_path / "1" / "result.json").write_text(
         '{"status": "failed", "error": "the disk is on fire"}'
     )
-    make_run(tmp_path / "gone", [0.1, 0.5], [0.5], method="pfedlora", seed=2)
+    make_run(tmp_path / "gone", 0.5, method="pfedlora", seed=2)
     (tmp_path / "gone" / "result.json").unlink()
     (tmp_path / "gone" / "config.yaml").write_text("experiment: {method: 'gone.module:Class'}\n")
     study = load([tmp_path])
@@ -491,8 +459,8 @@ def test_the_headline_compares_with_the_papers_baselines_alone(tmp_path: Path) -
     for method, accuracy in (("fedavg", 0.9), ("fd", 0.5), ("pfedlora", 0.7)):
         make_run(
             tmp_path / method,
-            [0.1, accuracy],
-            [accuracy] * 10,
+            accuracy,
+            10,
             method=method,
             partition="any",
             **PAPER | {"setting": "homogeneous"},
@@ -502,12 +470,7 @@ def test_the_headline_compares_with_the_papers_baselines_alone(tmp_path: Path) -
 
 def test_costs_of_a_dataset_that_is_not_here(tmp_path: Path) -> None:
     make_run(
-        tmp_path / "a",
-        [0.1, 0.95],
-        [0.95],
-        method="pfedlora",
-        dataset=f"folder:{tmp_path}/gone",
-        partition="any",
+        tmp_path / "a", 0.95, method="pfedlora", dataset=f"folder:{tmp_path}/gone", partition="any"
     )
     ours = row(tables.costs(load([tmp_path])), "pFedLoRA")
     assert (ours["FLOP, full"], ours["FLOP, paper"]) == ("1 k", "–")
@@ -546,7 +509,7 @@ def test_the_table_on_a_terminal_is_as_wide_as_it_at_most(score: str) -> None:
 
 
 def test_a_score_that_no_run_tells_judges_nothing(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", [0.1, 0.5], [0.5] * 2)
+    make_run(tmp_path / "run", 0.5, 2)
     with pytest.raises(UserError, match="no run tells sensitivity@1: its"):
         load([tmp_path], verdict={"verdict.score": "sensitivity@1"})
 
@@ -556,8 +519,8 @@ def test_nothing_to_report_is_one_clear_line(tmp_path: Path) -> None:
         load([tmp_path / "nowhere"])
     with pytest.raises(UserError, match="holds no completed run"):
         load([tmp_path])
-    make_run(tmp_path / "a", [0.1, 0.5], [0.5], method="pfedlora")
-    make_run(tmp_path / "b", [0.1, 0.5], [0.5], method="pfedlora")
+    make_run(tmp_path / "a", 0.5, method="pfedlora")
+    make_run(tmp_path / "b", 0.5, method="pfedlora")
     with pytest.raises(UserError, match="hold the same Experiment"):
         load([tmp_path])
 

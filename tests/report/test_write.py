@@ -32,18 +32,11 @@ def runs(tmp_path: Path) -> Path:
     """Two seeds on the digits: pFedLoRA with three values of μ, and Standalone, which has no μ and
     stands beside each."""
     for seed in (0, 1):
-        make_run(
-            tmp_path / f"s{seed}", [0.1, 0.2, 0.6], [0.6] * 4, method="standalone", seed=seed, up=0
-        )
+        make_run(tmp_path / f"s{seed}", [0.1, 0.2, 0.6], 4, method="standalone", seed=seed, up=0)
         for mu in (0.5, 0.7, 0.9):
             last = mu + seed / 100
             make_run(
-                tmp_path / f"p{mu}{seed}",
-                [0.1, 0.3, last],
-                [last] * 4,
-                method="pfedlora",
-                seed=seed,
-                mu=mu,
+                tmp_path / f"p{mu}{seed}", [0.1, 0.3, last], 4, method="pfedlora", seed=seed, mu=mu
             )
     return tmp_path
 
@@ -179,7 +172,7 @@ def test_the_class_histogram_is_of_the_runs_own_data_or_not_drawn(
     most = shown[0].max()
     # blank, seen, full
     assert [float(shades[0](n / most)[3]) for n in (0, 1, most)] == [0.0, 0.12, 1.0]
-    make_run(tmp_path / "own", [0.1, 0.5], [0.5] * 4, method="pfedlora", partition="own")
+    make_run(tmp_path / "own", 0.5, 4, method="pfedlora", partition="own")
     with pytest.raises(UserError, match="sites had data of their own, which is not here"):
         data_figures.histogram(load([tmp_path / "own"]), {}, tmp_path)
 
@@ -314,8 +307,8 @@ def test_no_ticks_touch_in_the_other_figures(tmp_path: Path, drawn: list[str]) -
         for seed in (0, 1, 2):
             make_run(
                 tmp_path / "runs" / f"{n}{seed}",
-                [0.1, mu],
-                [mu] * 60,
+                mu,
+                60,
                 method="pfedlora",
                 mu=mu,
                 seed=seed,

@@ -15,6 +15,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.ops.site_audit import site_audit
+from tests.conftest import keys_in
 from tests.plain import Plain
 from tests.site.test_policy import BASE, Node, instruction
 
@@ -30,14 +31,10 @@ def trained(folder: Path, rules: str, keys: dict[str, Any]) -> Node:
 
 
 pytestmark = pytest.mark.slow
-LEARNS = {
-    "models": "cnn5",
-    "dataset": "synthetic:1200",
-    "partition.kind": "pathological",
-    "clients": 5,
-    "local-epochs": 3,
-    "lr": 0.05,
-}
+LEARNS = keys_in(
+    "models=cnn5 dataset=synthetic:1200 partition.kind=pathological clients=5 local-"
+    "epochs=3 lr=0.05"
+)
 
 
 def test_a_site_sees_what_its_uploads_and_its_model_tell(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from pfedlora_flwr.site import egress
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
 from pfedlora_flwr.site.policy import Egress, Policy
+from tests.conftest import keys_in
 from tests.models.bases import base
 from tests.plain import LORA
 
@@ -211,19 +212,12 @@ OPTIONS = {"fedmrl": {"fedmrl.representation-dim": 8}}
 SETTINGS: dict[str, dict[str, Any]] = {
     "masks": {"method": "fedavg", "secagg.enabled": True, "secagg.max-samples": 200},
     "users": {"method": "fedavg", "dp.clip": 0.3, "dp.noise": 1.0},
-    "held out": {
-        "method": "fedavg",
-        "clients-held-out": 2,
-        "held-out.samples": "8,all",
-        "max-failed-rounds": 2,
-    },
+    "held out": keys_in(
+        "method=fedavg clients-held-out=2 held-out.samples=8,all max-failed-rounds=2"
+    ),
     "rows": {"method": "pfedlora_plus", "adapter.rows": "classes"},
     "an earlier evaluation": {"method": "fedavg", "evaluate-initial": True},
-    "scores by class": {
-        "method": "fedavg",
-        "scores.by-class": True,
-        "verdict.score": "sensitivity@7",
-    },
+    "scores by class": keys_in("method=fedavg scores.by-class=true verdict.score=sensitivity@7"),
 }
 
 

@@ -27,17 +27,13 @@ from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
 from pfedlora_flwr.site.policy import Policy, check_file
+from tests.conftest import keys_in
 
 PAGE = Path(__file__).parents[2] / "docs" / "site.md"
-BASE: dict[str, Any] = {
-    "clients": 3,
-    "rounds": 2,
-    "dataset": "synthetic:120",
-    "partition.kind": "iid",
-    "device": "cpu",
-    "method": "fedavg",
-    "models": "tests.methods.narrow:Narrow",
-}
+BASE: dict[str, Any] = keys_in(
+    "clients=3 rounds=2 dataset=synthetic:120 partition.kind=iid device=cpu method=fedavg "
+    "models=tests.methods.narrow:Narrow"
+)
 DP = {"dp.clip": 0.3, "dp.noise": 5.0}
 MASKS = {"secagg.enabled": True, "secagg.max-samples": 128}
 

@@ -8,10 +8,14 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.feature import Feature
 from pfedlora_flwr.methods.method import Method
 
+FILE = "audit.json"
+
 
 class Audit(Feature):
+    files = (FILE,)
+
     def check(self, e: Experiment, x: Execution, method: type[Method]) -> None:
-        if x.audit_uploads and e.secagg.enabled:
+        if x.keeps_uploads and e.secagg.enabled:
             raise UserError(
                 "audit.uploads is true and secagg.enabled, too: under masks no upload can be kept;"
                 " audit such a run from its sum"
@@ -23,4 +27,12 @@ class Audit(Feature):
         return ""
 
     def one_mean(self, e: Experiment, x: Execution) -> str:
-        return "audit.uploads" if x.audit_uploads else ""
+        return "audit.uploads" if x.keeps_uploads else ""
+
+    def unnoised(self, e: Experiment, kept: bool) -> list[str]:
+        if not kept or not e.noises_rounds or e.noises_sums:
+            return []
+        return [
+            "the uploads that are kept for an audit (audit.uploads), clipped and without noise,"
+            " for whoever reads the run's files"
+        ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pfedlora_flwr.features.audit.rules import FILE
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import figure
@@ -24,7 +25,7 @@ def audits(study: Study) -> Table:
     """A row a method in each scenario that has an audited run."""
     rows = []
     for o in study.in_order():
-        read = (read_audit(run.directory.audit_file) for run in o.runs.values())
+        read = (read_audit(run.directory.path / FILE) for run in o.runs.values())
         found = [audit for audit in read if audit]
         if not found:
             continue

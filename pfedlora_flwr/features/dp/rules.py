@@ -12,6 +12,8 @@ from pfedlora_flwr.methods.method import Method
 
 
 class Privacy(Feature):
+    learns_otherwise = frozenset({"dp.clip", "dp.noise", "dp.epsilon"})
+
     def check(self, e: Experiment, x: Execution, method: type[Method]) -> None:
         if e.dp.of_users:
             _of_users(e, method)
@@ -33,6 +35,9 @@ class Privacy(Feature):
 
     def one_mean(self, e: Experiment, x: Execution) -> str:
         return "dp" if e.noises_rounds else ""
+
+    def hides(self, e: Experiment) -> str:
+        return "dp" if e.dp.enabled else ""
 
 
 def _of_users(e: Experiment, method: type[Method]) -> None:

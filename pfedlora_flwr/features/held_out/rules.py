@@ -10,17 +10,14 @@ from pfedlora_flwr.methods.method import Method
 
 
 class HeldOutClients(Feature):
+    learns_otherwise = frozenset({"clients-held-out"})
+
     def check(self, e: Experiment, x: Execution, method: type[Method]) -> None:
         if not e.held_out.clients:
             return
         told = f"clients-held-out is {e.held_out.clients}"
         if e.held_out.clients >= e.clients:
             raise UserError(f"{told}; allowed: at most {e.clients - 1}, one fewer than clients")
-        if e.state_per_client:
-            raise UserError(
-                f"{told} and sharing is none, where no state is shared; allowed with it: mean,"
-                " start"
-            )
         if e.secagg.enabled:
             raise UserError(
                 f"{told} and secagg.enabled, too: what a client reports of its adaptation would"
@@ -31,3 +28,10 @@ class HeldOutClients(Feature):
                 "stop.patience is set and clients-held-out, too, whose adaptation is after the last"
                 " planned round: use `pfedlora adapt`"
             )
+
+    def needs_state(self, e: Experiment) -> str:
+        return f"clients-held-out is {e.held_out.clients}" if e.held_out.clients else ""
+
+    def unnoised(self, e: Experiment, kept: bool) -> list[str]:
+        told = "what held-out clients tell of their adaptation"
+        return [told] if e.held_out.clients and not e.noises_sums else []

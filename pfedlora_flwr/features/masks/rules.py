@@ -43,4 +43,15 @@ class Masks(Feature):
         return ""
 
     def one_mean(self, e: Experiment, x: Execution) -> str:
+        return self.hides(e)
+
+    def hides(self, e: Experiment) -> str:
         return "secagg.enabled" if e.secagg.enabled else ""
+
+    def unnoised(self, e: Experiment, kept: bool) -> list[str]:
+        if not e.secagg.enabled or not e.noises_rounds or e.noises_sums:
+            return []
+        return [
+            "a hostile client that shifts the sum to the edge of secagg.clip: whether the round is"
+            " refused then tells of the others, without noise"
+        ]

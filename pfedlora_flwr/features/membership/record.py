@@ -5,9 +5,6 @@ What lies before stays as it is, to the bit. Later draws are from those that are
 
 from __future__ import annotations
 
-from itertools import pairwise
-from operator import itemgetter
-
 from pfedlora_flwr.config import check
 from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
@@ -78,18 +75,3 @@ def _recorded(run: RunFiles, config: RunConfig) -> tuple[str, str]:
     if last >= e.rounds:
         raise UserError(f"{told}, and round {last} was the run's last: give more rounds, too")
     return joined, left
-
-
-def left_after(e: Experiment, round: int) -> dict[str, int]:
-    """By client that has left by the end of `round`, the round after which it did; 0 if it was in
-    none."""
-    gone = sorted(e.clients_left, key=itemgetter(1))
-    return {str(client): max(0, last) for last, client in gone if last <= round}
-
-
-def joined_after(e: Experiment) -> dict[str, int]:
-    """By client that joined later, the round after which it did."""
-    after: dict[str, int] = {}
-    for (last, first), (_, until) in pairwise([*e.clients_joined, (e.rounds, e.clients)]):
-        after |= {str(client): last for client in range(first, until)}
-    return after

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from operator import itemgetter
+from typing import Any
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
@@ -12,6 +14,8 @@ from pfedlora_flwr.methods.method import Method
 
 
 class Membership(Feature):
+    learns_otherwise = frozenset({"clients-joined", "clients-left"})
+
     def check(self, e: Experiment, x: Execution, method: type[Method]) -> None:
         _left(e, x)
         wanted = x.min_clients
@@ -21,6 +25,27 @@ class Membership(Feature):
                 + (f", of which {len(e.clients_left)} leave or have left" if e.clients_left else "")
             )
         _joined(e)
+
+    def add_result(self, result: Any, e: Experiment, round: int) -> None:
+        if after := joined_after(e):
+            result["joined"] = after
+        if after := left_after(e, round):
+            result["left"] = after
+
+
+def left_after(e: Experiment, round: int) -> dict[str, int]:
+    """By client that has left by the end of `round`, the round after which it did; 0 if it was in
+    none."""
+    gone = sorted(e.clients_left, key=itemgetter(1))
+    return {str(client): max(0, last) for last, client in gone if last <= round}
+
+
+def joined_after(e: Experiment) -> dict[str, int]:
+    """By client that joined later, the round after which it did."""
+    after: dict[str, int] = {}
+    for (last, first), (_, until) in itertools.pairwise([*e.clients_joined, (e.rounds, e.clients)]):
+        after |= {str(client): last for client in range(first, until)}
+    return after
 
 
 def _joined(e: Experiment) -> None:

@@ -1,42 +1,18 @@
-"""What a run hides of its clients' updates from its server, and what it does not, one line each;
+"""What differential privacy has spent of a run and what it does not cover, for `result.json`;
 docs/privacy.md has more."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import epsilon, finite
 from pfedlora_flwr.features.dp.budget import Budget, told_of_records
 from pfedlora_flwr.runs.clear import in_words
-from pfedlora_flwr.runs.rows import DP, FailedVisitRow, Privacy, VisitRow
-
-SIMULATED = "a simulation protects nobody: one machine holds every client's data and models"
-_PLAIN = "the server reads every client's upload"
-_SECURE = (
-    (
-        "what the sums of a round's updates and scores tell, such as the classes that its clients"
-        " hold together, and their mean accuracies"
-    ),
-    "operations: the clients tell none, and every total here is without theirs",
-    (
-        "a server that forges clients' keys, registers nodes of its own, repeats a round in another"
-        " run, or submits another app"
-    ),
-    (
-        "a client that sends a wrong update: it is hidden from the server too, which can refuse"
-        " none for its size"
-    ),
-    (
-        "clients that collude with the server: a third of those that hold shares of a client's"
-        " keys, or all but one"
-    ),
-)
-
+from pfedlora_flwr.runs.rows import DP, FailedVisitRow, VisitRow
 
 _CHOICES = (
     "dp: choices of keys by what earlier runs on the same data gave, and of when to end or extend"
@@ -55,14 +31,6 @@ _NOISED = (
 _SHARED = (
     "dp: the mean and standard deviation of the inputs, which parts of one dataset have from all"
     " clients' data, for models that have none of their own"
-)
-_MASKED = (
-    "dp: a hostile client that shifts the sum to the edge of secagg.clip: whether the round is"
-    " refused then tells of the others, without noise"
-)
-_KEPT = (
-    "dp: the uploads that are kept for an audit (audit.uploads), clipped and without noise, for"
-    " whoever reads the run's files"
 )
 _TWICE = (
     "dp: an owner whose node lost its state-path and has another number since: what both numbers"
@@ -93,60 +61,15 @@ _OF_SUMS = (
     "dp: the noise is drawn and added in floating point, under masks in their levels, so not"
     " exactly Gaussian",
 )
-_HELD_OUT = "dp: what held-out clients tell of their adaptation"
 _NO_NOISE = "dp.noise is 0: there is clipping, and no differential privacy"
 
 
-def notes_of(e: Experiment) -> list[str]:
-    """What a simulation of `e` is to say of its privacy before it begins, a line each."""
-    return [f"{name}: {SIMULATED}" for name in protections(e)]
-
-
-def read_by_server(told: Privacy) -> str:
-    """What the server of a run could read of its clients, by its result."""
-    return "a round's sum" if told["secagg"]["enabled"] else "each client's upload"
-
-
-def protections(e: Experiment) -> list[str]:
-    """The keys by which `e` hides something of its clients."""
-    on = {"secagg.enabled": e.secagg.enabled, "dp": e.dp.enabled}
-    return [name for name, used in on.items() if used]
-
-
-def privacy_of(
-    config: RunConfig,
-    spent: Path,
-    simulated: bool,
-    visits: Iterable[VisitRow | FailedVisitRow] = (),
-    *,
-    own_data: bool = False,
-    uploads_kept: bool = False,
-) -> Privacy:
-    """The section of `result.json`. spent: the server's record of `dp`. simulated: whether the
-    clients were this machine's. visits: the lines of `clients.jsonl`, which tell what records have
-    spent. own_data: whether each client has data of its own, and no part of one dataset.
-    uploads_kept: whether uploads of earlier rounds lie in the run's directory."""
-    e = config.experiment
-    on, clear = e.secagg.enabled, f"in the clear: {in_words(e)}"
-    return {
-        "secagg": {
-            "enabled": on,
-            "threshold": config.execution.secagg_threshold if on else None,
-            "clip": e.secagg.clip if on else None,
-        },
-        "dp": _dp(e, [*visits], Budget(spent, e)) if e.dp.enabled else None,
-        "not_covered": [
-            *([SIMULATED] if simulated else []),
-            *([*_SECURE, clear] if on else [_PLAIN]),
-            *(_not_noised(config, simulated, own_data, uploads_kept) if e.dp.enabled else []),
-        ],
-    }
-
-
-def _dp(e: Experiment, visits: Sequence[VisitRow | FailedVisitRow], budget: Budget) -> DP:
+def section(e: Experiment, visits: Sequence[VisitRow | FailedVisitRow], account: Path) -> DP | None:
     """By the server's account, or of noised gradients as the clients told it: their accounts are
-    with them."""
-    theirs = e.noises_gradients
+    with them. account: the server's."""
+    if not e.dp.enabled:
+        return None
+    theirs, budget = e.noises_gradients, Budget(account, e)
     if theirs:
         counts = Counter(row["client"] for row in visits if row["status"] == "ok")
         told = told_of_records(visits)
@@ -172,21 +95,24 @@ def _dp(e: Experiment, visits: Sequence[VisitRow | FailedVisitRow], budget: Budg
     return found
 
 
-def _not_noised(
-    config: RunConfig, simulated: bool, own_data: bool, uploads_kept: bool
+def not_covered(
+    e: Experiment, others: Sequence[str], *, simulated: bool, own_data: bool, one_sum: bool
 ) -> list[str]:
-    e = config.experiment
+    """What can still be learned, a line each. others: what other features let be. own_data: whether
+    each client has data of its own, and no part of one dataset. one_sum: whether the server reads
+    no single upload."""
+    if not e.dp.enabled:
+        return []
     if e.dp.noise == 0:
         return [_NO_NOISE]
+    others = [f"dp: {line}" for line in others]
     clear, told = [] if simulated else [_TWICE], f"dp: in the clear: {in_words(e)}"
     if e.noises_gradients:
-        return [told, *_OF_RECORDS, *clear, *([_HELD_OUT] if e.held_out.clients else [])]
+        return [told, *_OF_RECORDS, *clear, *others]
     if e.noises_sums:
         return [told, *_OF_SUMS, *clear, _CHOICES, _PUBLIC]
-    server = "the sum of a round's updates" if e.secagg.enabled else "every client's upload"
+    server = "the sum of a round's updates" if one_sum else "every client's upload"
     if not own_data and e.normalise != "model" and e.data.text_column is None:
         clear += [_SHARED]
-    clear += [_KEPT] if uploads_kept or config.execution.audit_uploads else []
-    clear += [_HELD_OUT] if e.held_out.clients else []
-    clear += [_MASKED] if e.secagg.enabled else [told]
+    clear += [*others, *([] if one_sum else [told])]
     return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]
