@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 
 from pfedlora_flwr import server_app
 from pfedlora_flwr.config import run_config
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, permissions
 from pfedlora_flwr.launch.resources import fitting_engine
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
@@ -179,6 +179,12 @@ def test_lanes_take_turns_and_the_next_call_when_theirs_has_ended() -> None:
     ]
     assert log == ["a0", "a1", "a2", "b0", "c0", "c1"]
     assert list(Lanes(None, CPU).each(str, [])) == list(Lanes(3, CPU).each(str, [])) == []
+
+
+def test_a_lane_is_called_in_the_callers_context() -> None:
+    with permissions.held(permissions.Permissions()):
+        found = dict(Lanes(2, CPU).each(lambda _: permissions.own_machine(), range(2)))
+    assert found == {0: False, 1: False}
 
 
 def test_a_lane_has_generators_and_names_of_its_own() -> None:
