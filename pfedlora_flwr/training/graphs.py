@@ -23,7 +23,7 @@ WARM_UP = 3
 """Real steps of a size that run eagerly before the capture: they make the optimiser's buffers and
 the libraries' workspaces."""
 TOGETHER = 32
-"""Steps that are queued before another lane goes on."""
+"""Captured steps that are queued before another lane goes on."""
 
 
 @contextmanager
@@ -104,6 +104,7 @@ class Steps:
         self._capturable = order.device.type == "cuda"
         self._done = Counter[int]()
         self._graphs: dict[int, StepGraph | None] = {}
+        self._more = TOGETHER
 
     def epoch(self) -> None:
         """One step for each batch, in order. Other lanes go on in between."""
@@ -112,15 +113,19 @@ class Steps:
             left = len([*alike])
             while left:
                 if graph := self._graph(size):
-                    steps = min(left, TOGETHER)
+                    steps = min(left, self._more)
                     graph.run(at, steps)
+                    self._more -= steps
                 else:
                     steps = 1
                     self._step(self._order[at : at + size])
                     self._done[size] += 1
+                    self._more = 0
                 at += steps * size
                 left -= steps
-                turn()
+                if not self._more:
+                    turn()
+                    self._more = TOGETHER
 
     def _graph(self, size: int) -> StepGraph | None:
         """The step on so many samples, captured once it has run a few times; None: it runs
