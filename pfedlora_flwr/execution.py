@@ -21,9 +21,7 @@ SCORES = (
     "sensitivity@",
 )
 """The scores that may decide; training/metrics.py computes them."""
-
-
-MOST_LANES = 32
+_LANES = 32
 """PyTorch has so many streams: more lanes would share one."""
 
 
@@ -65,7 +63,7 @@ class Execution(Section):
         "with engine=local: clients that the process trains side by side, for a GPU; auto: as many"
         " as its free memory holds, at most 10",
         low=1,
-        high=MOST_LANES,
+        high=_LANES,
     )
     ray: str = key(
         "",
@@ -173,8 +171,8 @@ class Execution(Section):
         """Raises UserError for lanes where Flower hands clients to processes."""
         if self.lanes != 1:
             lanes = AUTO if self.lanes is None else self.lanes
-            allowed = "1 with engine=flower, which gives a process one client at a time"
-            raise wrong("lanes", lanes, f"{allowed}; with engine=local up to {MOST_LANES}")
+            allowed = "1 through Flower, which gives a process one client at a time"
+            raise wrong("lanes", lanes, f"{allowed}; with engine=local up to {_LANES}")
 
     def enough_of(self, asked: int) -> int:
         """How many of so many clients have to succeed, by `min-success`."""

@@ -102,12 +102,13 @@ def _engine(start: Start) -> Iterable[str]:
         raise UserError(f"port={start.port} is for the engine flower: the local engine opens none")
     if start.engine == "flower":
         return
-    x, device = start.config.execution, device_here(start.config)
+    x = start.config.execution
     if x.actors:
         yield "warning: actors is not used: the local engine is one process"
-    if x.lanes != 1 and device and device.type == "cpu":
+    if x.lanes != 1 and not start.done and (device := device_here(start.config)):
         what = "auto is 1" if x.lanes is None else "they take turns"
-        yield f"warning: lanes gain nothing on a CPU: {what}"
+        if device.type == "cpu":
+            yield f"warning: lanes gain nothing on a CPU: {what}"
 
 
 def _trainable(start: Start) -> None:

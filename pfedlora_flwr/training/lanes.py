@@ -77,20 +77,20 @@ class Lanes:
         """What `do` makes of each item, as it is done, with its place. Raises what `do` raises.
 
         When the iterator is closed, calls that have begun end at their next turn."""
-        if self._count is None and items:
-            yield 0, self._measured(lambda: do(items[0]))
-            yield from ((at + 1, made) for at, made in self.each(do, items[1:]))
-        elif self._count == 1 or len(items) < 2:
-            yield from enumerate(map(do, items))
-        else:
-            yield from _Round(do, items).run(self._streams[: len(items)], self._device)
+        placed, alone = deque(enumerate(items)), self._count == 1 or len(items) < 2
+        while placed and (alone or self._count is None):
+            place, item = placed.popleft()
+            yield place, (do(item) if self._count else self._measured(do, item))
+        if placed:
+            streams = self._streams[: self._count][: len(placed)]
+            yield from _Round(do, placed).run(streams, self._device)
 
-    def _measured(self, do: Callable[[], R]) -> R:
-        """A call by itself, after which the number of lanes is known."""
+    def _measured(self, do: Callable[[T], R], item: T) -> R:
+        """A call by itself, after which the number of lanes is known if it took memory."""
         cuda, device = torch.cuda, self._device
         cuda.reset_peak_memory_stats(device)
         before = cuda.memory_allocated(device)
-        made = do()
+        made = do(item)
         free, whole = cuda.mem_get_info(device)
         held = cuda.memory_allocated(device)
         unused = cuda.memory_reserved(device) - held
@@ -111,9 +111,8 @@ class _Round(Generic[T, R]):
     waiting, done: those that no lane has taken yet, and those that have ended. ring: the lanes that
     have something to do, the next one first."""
 
-    def __init__(self, do: Callable[[T], R], items: Sequence[T]) -> None:
-        self.do = do
-        self.waiting = deque(enumerate(items))
+    def __init__(self, do: Callable[[T], R], waiting: deque[tuple[int, T]]) -> None:
+        self.do, self.waiting = do, waiting
         self.done = deque[tuple[int, Future[R]]]()
         self.ring = deque[_Lane]()
         self.back = threading.Semaphore(0)

@@ -216,11 +216,11 @@ class Draws:
     def redraw(self) -> None:
         """A new epoch."""
         g = self._generator
-        _hand(torch.randperm(len(self.order), generator=g), self.order)
+        _fill(self.order, torch.randperm(len(self.order), generator=g))
         if self._padding is not None:
-            _hand(torch.rand(self.flip.shape, generator=g) < 0.5, self.flip)
-            place = torch.randint(0, 2 * self._padding + 1, self.place.shape, generator=g)
-            _hand(place, self.place)
+            _fill(self.flip, torch.rand(self.flip.shape, generator=g) < 0.5)
+            cut = torch.randint(0, 2 * self._padding + 1, self.place.shape, generator=g)
+            _fill(self.place, cut)
 
     def augmented(self, images: Tensor, index: Tensor) -> Tensor:
         """The images of the samples `index`, [B, 3, H, W], flipped and cropped as drawn; untouched
@@ -230,8 +230,8 @@ class Draws:
         return flip_and_crop(images, self.flip[index], self.place[:, index], self._padding)
 
 
-def _hand(drawn: Tensor, to: Tensor) -> None:
-    """Copies it there; to a GPU without waiting for what that has still to do."""
+def _fill(to: Tensor, drawn: Tensor) -> None:
+    """Copies what was drawn; to a GPU without waiting for what that has still to do."""
     to.copy_(drawn.pin_memory() if to.is_cuda else drawn, non_blocking=True)
 
 

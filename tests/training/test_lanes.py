@@ -131,8 +131,8 @@ def test_where_lanes_are_refused_and_what_is_said(tmp_path: Path, pfedlora: Call
     for given in ("3", "auto"):
         code, _, said = pfedlora("run", "--dry-run", *words, "-o", f"lanes={given}")
         assert code == 2
-        assert f"lanes is {given if given == '3' else repr(given)}; allowed: 1 with" in said
-        assert "1 with --engine flower, which gives a process one client at a time" in said
+        assert f"lanes is {given if given == '3' else repr(given)}; allowed: 1 through" in said
+        assert "1 through Flower, which gives a process one client at a time" in said
     local = ("run", "--dry-run", "--engine", "local", *words)
     for given, what in (("3", "they take turns"), ("auto", "auto is 1")):
         code, said, _ = pfedlora(*local, "-o", f"lanes={given}", "-o", "device=cpu")
@@ -145,7 +145,7 @@ def test_a_server_whose_clients_are_elsewhere_refuses_lanes(tmp_path: Path) -> N
     """As of `flwr run`, or of real nodes: none of its grid is asked anything."""
     run = dict(run_config({"lanes": 2, "output": str(tmp_path / "run")}).flat())
     grid, context = cast(Grid, object()), Context(1, 0, {}, RecordDict(), run)
-    with pytest.raises(UserError, match="lanes is 2; allowed: 1 with engine=flower"):
+    with pytest.raises(UserError, match="lanes is 2; allowed: 1 through Flower"):
         server_app.serve(grid, context)
     assert not (tmp_path / "run").exists()
 
