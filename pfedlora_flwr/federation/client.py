@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
