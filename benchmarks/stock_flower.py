@@ -2,11 +2,12 @@
 Standalone or LG-FedAvg.
 
     python benchmarks/stock_flower.py DATA [--clients 10] [--sampled 10] [--rounds 6]      # DATA
-    holds CIFAR-10's train.parquet
+    holds CIFAR-10's train.parquet; --synthetic N takes N random images in its place
 
 A Message-API client with a DataLoader over PIL images (ToTensor, Normalize), the five CNNs, the
 whole model kept in `context.state`, the last layer averaged by Flower's FedAvg; batch 64, one local
-epoch, no evaluation. It stays as it is, so that figures of different days compare. Prints one JSON
+epoch unless --epochs says another number, no evaluation; with --device cuda its clients share a
+GPU. It stays as it is, so that figures of different days compare. Prints one JSON
 line: median and all seconds a round, the first left out, and the numbers of clients and of samples
 a client."""
 
@@ -73,16 +74,18 @@ def train(message: Message, context: Context) -> Message:
     k = int(context.node_config["partition-id"])
     data = np.load(part_file(k))
     loader = DataLoader(Images(data["pixels"], data["labels"]), batch_size=BATCH, shuffle=True)
-    net = PlainCNN(*SHAPES[k % len(SHAPES)])
+    net, device = PlainCNN(*SHAPES[k % len(SHAPES)]), os.environ["STOCK_DEVICE"]
     if "net" in context.state:
         net.load_state_dict(context.state["net"].to_torch_state_dict())
     net.fc3.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    net.to(device).train()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-    net.train()
-    for images, labels in loader:
-        optimizer.zero_grad()
-        cross_entropy(net(images), labels).backward()
-        optimizer.step()
+    for _ in range(int(os.environ["STOCK_EPOCHS"])):
+        for images, labels in loader:
+            optimizer.zero_grad()
+            cross_entropy(net(images.to(device)), labels.to(device)).backward()
+            optimizer.step()
+    net.cpu()
     context.state["net"] = ArrayRecord(net.state_dict())
     metrics = MetricRecord({"num-examples": len(data["labels"])})
     content = RecordDict({"arrays": ArrayRecord(net.fc3.state_dict()), "metrics": metrics})
@@ -106,13 +109,22 @@ class Timed(FedAvg):
 
 def main() -> None:
     cli = argparse.ArgumentParser()
-    cli.add_argument("data", type=Path)
-    for name, default in (("clients", 10), ("sampled", 10), ("rounds", 6)):
+    cli.add_argument("data", type=Path, nargs="?")
+    cli.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    for name, default in (
+        ("clients", 10),
+        ("sampled", 10),
+        ("rounds", 6),
+        ("epochs", 1),
+        ("synthetic", 0),
+    ):
         cli.add_argument(f"--{name}", type=int, default=default)
     a = cli.parse_args()
+    os.environ |= {"STOCK_DEVICE": a.device, "STOCK_EPOCHS": str(a.epochs)}
+    gpus = 1 / a.sampled if a.device == "cuda" else 0.0
     with tempfile.TemporaryDirectory(prefix="stock-flower-") as folder:
         os.environ["STOCK_FLOWER"] = folder  # the actors inherit it
-        write_parts(a.data, a.clients)
+        samples = write_parts(a.data, a.clients, a.synthetic)
         server = ServerApp()
 
         @server.main()
@@ -129,24 +141,28 @@ def main() -> None:
             server,
             client,
             a.clients,
-            backend_config={"client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+            backend_config={"client_resources": {"num_cpus": 1, "num_gpus": gpus}},
         )
     rest = Timed.seconds[1:]
     found = {"median": round(statistics.median(rest), 3), "seconds": [round(s, 2) for s in rest]}
-    print(
-        json.dumps(
-            found | {"clients": a.clients, "sampled": a.sampled, "samples": SAMPLES // a.clients}
-        )
-    )
+    print(json.dumps(found | {"clients": a.clients, "sampled": a.sampled, "samples": samples}))
 
 
-def write_parts(data: Path, clients: int) -> None:
-    """Each client's images in a file: the training images sorted by label, in equal parts."""
-    pixels, labels = read_train(data)
-    order, size = np.argsort(labels, kind="stable")[:SAMPLES], SAMPLES // clients
+def write_parts(data: Path, clients: int, synthetic: int) -> int:
+    """Each client's images in a file, and how many: the training images sorted by label, in equal
+    parts."""
+    if synthetic:
+        draws = np.random.default_rng(0)
+        pixels = draws.integers(0, 256, (synthetic, 32, 32, 3), dtype=np.uint8)
+        labels = draws.integers(0, 10, synthetic)
+    else:
+        pixels, labels = read_train(data)
+    size = min(SAMPLES, len(labels)) // clients
+    order = np.argsort(labels, kind="stable")
     for k in range(clients):
         part = order[k * size : (k + 1) * size]
         np.savez(part_file(k), pixels=pixels[part], labels=labels[part])
+    return size
 
 
 def part_file(client: int) -> Path:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from pfedlora_flwr.errors import wrong
 from pfedlora_flwr.experiment import Experiment, at_least
-from pfedlora_flwr.keys import Form, Key, Listed, Scalar, Section, key, keys_of
+from pfedlora_flwr.keys import AUTO, Form, Key, Listed, Scalar, Section, key, keys_of
 
 SCORES = (
     "accuracy",
@@ -20,6 +21,8 @@ SCORES = (
     "sensitivity@",
 )
 """The scores that may decide; training/metrics.py computes them."""
+_LANES = 32
+"""PyTorch has so many streams: more lanes would share one."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,13 @@ class Execution(Section):
     )
     actors: int | None = key(
         None, "clients trained at once; auto: one per core, or one per GPU", low=1, high=4096
+    )
+    lanes: int | None = key(
+        1,
+        "with engine=local: clients that the process trains side by side, for a GPU; auto: as many"
+        " as its free memory holds, at most 10",
+        low=1,
+        high=_LANES,
     )
     ray: str = key(
         "",
@@ -161,6 +171,13 @@ class Execution(Section):
         """The keys that decide what is merged once clients fail, where they are not at their
         defaults."""
         return {name: value for name, value in self.changed().items() if name in _MERGING}
+
+    def check_lanes(self) -> None:
+        """Raises UserError for lanes where Flower hands clients to processes."""
+        if self.lanes != 1:
+            lanes = AUTO if self.lanes is None else self.lanes
+            allowed = "1 through Flower, which gives a process one client at a time"
+            raise wrong("lanes", lanes, f"{allowed}; with engine=local up to {_LANES}")
 
     def enough_of(self, asked: int) -> int:
         """How many of so many clients have to succeed, by `min-success`."""

@@ -8,6 +8,7 @@ import pickle
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,16 +54,51 @@ def generators() -> bytes:
 @contextmanager
 def generators_kept() -> Iterator[None]:
     """Afterwards the global generators, torch's, NumPy's and Python's, are as before."""
-    saved = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    saved = _of_cpu()
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield
     finally:
-        torch.set_rng_state(saved[0])
-        np.random.set_state(saved[1])
-        random.setstate(saved[2])
+        _put_on_cpu(*saved)
         if on_gpus:
             torch.cuda.set_rng_state_all(on_gpus)
+
+
+Held = tuple[tuple[Any, ...], list[torch.Generator]]
+"""Where the global generators are: the state of the CPU's, and the GPUs' own, which go on."""
+
+
+def held() -> Held:
+    """The global generators, for `hold`."""
+    gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    return _of_cpu(), [gpu.graphsafe_get_state() for gpu in gpus]
+
+
+def hold(those: Held) -> None:
+    """Makes them the global ones again. A graph that was captured goes on drawing from the same."""
+    _put_on_cpu(*those[0])
+    for gpu, own in zip(torch.cuda.default_generators, those[1], strict=False):
+        gpu.graphsafe_set_state(own)
+
+
+def hold_new() -> None:
+    """Makes others the global ones, which the system seeds: what draws from them unseeded, as a
+    user's noise, draws nothing that others draw."""
+    for gpu in torch.cuda.default_generators if torch.cuda.is_initialized() else ():
+        gpu.graphsafe_set_state(gpu.clone_state())
+    torch.seed()
+    np.random.seed()
+    random.seed()
+
+
+def _of_cpu() -> tuple[Any, ...]:
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def _put_on_cpu(torchs: Any, numpys: Any, pythons: Any) -> None:
+    torch.set_rng_state(torchs)
+    np.random.set_state(numpys)
+    random.setstate(pythons)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation.census import of_server
 from pfedlora_flwr.federation.clients import RunDiverged, RunFailed
 from pfedlora_flwr.federation.flower_compat import (
+    OneMachine,
     RunNotRunningException,
     in_one_machine,
     is_simulation,
@@ -80,7 +81,10 @@ def serve(
         try:
             allowed = permissions.ANYTHING if in_one_machine(grid) else permissions.of_server()
             whole.enter_context(permissions.held(allowed))
-            opened = _open(of_server(grid, context.run_config), also, simulated=is_simulation(grid))
+            config = of_server(grid, context.run_config)
+            if not isinstance(grid, OneMachine):
+                config.execution.check_lanes()
+            opened = _open(config, also, simulated=is_simulation(grid))
             way = opened[0]
             kept = way.goes_on and way.run.parts_file.exists()
             if in_one_machine(grid) and not (kept or find(way.config.experiment.dataset).shape):

@@ -162,6 +162,7 @@ def pretended() -> Iterator[torch.device]:
         patch.setattr(torch.cuda, "_lazy_init", lambda: None)
         patch.setattr(torch.cuda, "mem_get_info", lambda device: (2**30, 2**30))
         patch.setattr(Tensor, "backward", _backward)
+        patch.setattr(Tensor, "pin_memory", lambda tensor: tensor)
         patch.setattr(loop, "own_stream", lambda device: nullcontext())
         patch.setattr(graphs, "capture", lambda *args: None)
         patch.setattr(local, "_RESIDENT", {})

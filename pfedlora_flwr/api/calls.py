@@ -52,8 +52,8 @@ def run(
     Args:
         conf: The run's keys: the path of a YAML file, the name of one that comes with the package
             (`quickstart`), or a mapping, nested or with dots. None: all keys at their defaults.
-        engine: `local` trains in this process, one client at a time. `flower` starts `flwr run`
-            with an actor for each core; models, method and dataset then need an import path.
+        engine: `local` trains in this process, `lanes` clients at a time. `flower` starts `flwr
+            run` with an actor for each core; models, method and dataset then need an import path.
         progress: Whether anything is printed: a line for each round, in a notebook one for all, and
             before the first what there is to say of the keys and the data.
         keys: Keys that win over `conf`, with `_` for `-` and `.`: `rounds=5`,

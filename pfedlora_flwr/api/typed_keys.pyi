@@ -204,6 +204,8 @@ class Keys(ReadingKeys, total=False):
     """a file of anchors of at most so many MB is sent to nodes whose node-config has anchors=sent; 0: to none (0; an integer ≥ 0 and ≤ 64)"""
     actors: int | Literal['auto'] | None
     """clients trained at once; auto: one per core, or one per GPU (auto; auto, or an integer ≥ 1 and ≤ 4096)"""
+    lanes: int | Literal['auto'] | None
+    """with engine=local: clients that the process trains side by side, for a GPU; auto: as many as its free memory holds, at most 10 (1; auto, or an integer ≥ 1 and ≤ 32)"""
     ray: str
     """a Ray cluster, HOST:PORT, for `run` and `compare`, started on one of its nodes; empty: $RAY_ADDRESS, otherwise this machine (; text)"""
     accept_changed_code: bool
@@ -525,6 +527,7 @@ def named(  # jedi reads no TypedDict, but follows what is handed on
     secagg_shares: int | Literal['auto'] | None = 'auto',
     anchors_send: int = 0,
     actors: int | Literal['auto'] | None = 'auto',
+    lanes: int | Literal['auto'] | None = 1,
     ray: str = '',
     output: str | PathLike[str] = '',
     resume: bool = False,

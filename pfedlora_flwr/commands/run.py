@@ -61,7 +61,7 @@ def run(
         shown = so_far.lines
 
     try:
-        if engine == "local" and not quiet:
+        if engine == "local" and not quiet and config.execution.lanes == 1:
             out.print(f"local engine: {LOCAL_NOTE}", soft_wrap=True)
         with stoppable(*SIGNALS):
             try:

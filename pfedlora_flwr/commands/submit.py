@@ -43,6 +43,7 @@ def submit(
     words: of this command, for the one that continues the run.
     """
     find_connection(superlink)
+    config.execution.check_lanes()
     folder = Path(tempfile.mkdtemp(prefix="pfedlora-"))
     submission = Submission(superlink, folder)
 

@@ -45,11 +45,31 @@ def user_code(what: str, name: str, *through: type[Exception]) -> Iterator[None]
 
 @contextlib.contextmanager
 def _settings_kept() -> Iterator[None]:
-    """Puts back the settings of the process that decide what our own code computes, and where."""
+    """Puts the process's settings back."""
+    before = process_settings()
+    try:
+        yield
+    finally:
+        put_settings(before)
+
+
+def process_settings() -> list[Any]:
+    """What decides in this process, and thread, what our own code computes, and where."""
+    return [get() for get, _ in _settings()]
+
+
+def put_settings(values: list[Any]) -> None:
+    """Puts those back that are otherwise."""
+    for (get, put), value in zip(_settings(), values, strict=True):
+        if get() != value:
+            put(value)
+
+
+def _settings() -> list[tuple[Callable[[], Any], Callable[[Any], object]]]:
     import numpy as np
     import torch
 
-    settings: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
+    return [
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.get_default_device, torch.set_default_device),
         (torch.get_num_threads, torch.set_num_threads),
@@ -59,13 +79,6 @@ def _settings_kept() -> Iterator[None]:
         (np.geterr, lambda how: np.seterr(**how)),
         (os.getcwd, os.chdir),
     ]
-    before = [get() for get, _ in settings]
-    try:
-        yield
-    finally:
-        for (get, put), value in zip(settings, before, strict=True):
-            if get() != value:
-                put(value)
 
 
 def brief(error: BaseException) -> str:

@@ -65,6 +65,7 @@ from pfedlora_flwr.runs.uploads import UPLOADS, Uploads
 from pfedlora_flwr.site.egress import limited_upload, taking_part, vouched
 from pfedlora_flwr.site.ledger import ledger_of, terms_of
 from pfedlora_flwr.site.policy import policy_for
+from pfedlora_flwr.training import lanes
 from pfedlora_flwr.training.device import channels_last, find_device
 from pfedlora_flwr.training.kinds import TEXT
 
@@ -302,7 +303,7 @@ class PersonalisedClient(NumPyClient):
             client=told.client,
             names=list(upload.tensors),
             model_sha256=None if self.experiment.dp.enabled else digest,
-            worker=str(os.getpid()),
+            worker=lanes.worker(),
             node=this_node(),
             counts=counts,
             model=without_path(method.model_of(told.client)),

@@ -187,7 +187,7 @@ class Report:
     """A client's account of its visit.
 
     names: of the tensors that come with it. model_sha256: of the version it has saved; not told
-    with dp. worker: the process that it ran in.
+    with dp. worker: the process, or its lane, that it ran in.
     node: Ray's name of the host's part in its cluster; None if there is no Ray. counts: of its
     evaluation; None where it was not told to evaluate. The other fields are those of a `VisitRow`.
     Under masks and with `dp` a client tells what is `in_the_clear` alone, and the rest is None.

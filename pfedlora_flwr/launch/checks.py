@@ -100,9 +100,15 @@ def _engine(start: Start) -> Iterable[str]:
     check_engine(start.engine, start.config.execution)
     if start.port and start.engine == "local":
         raise UserError(f"port={start.port} is for the engine flower: the local engine opens none")
-    if start.config.execution.actors and start.engine == "local":
-        return ["warning: actors is not used: the local engine trains one client at a time"]
-    return ()
+    if start.engine == "flower":
+        return
+    x = start.config.execution
+    if x.actors:
+        yield "warning: actors is not used: the local engine is one process"
+    if x.lanes != 1 and not start.done and (device := device_here(start.config)):
+        what = "auto is 1" if x.lanes is None else "they take turns"
+        if device.type == "cpu":
+            yield f"warning: lanes gain nothing on a CPU: {what}"
 
 
 def _trainable(start: Start) -> None:

@@ -1,5 +1,5 @@
-"""The local engine: server and clients in this process, one client at a time. For debugging and for
-short runs.
+"""The local engine: server and clients in this process, one client at a time, or as many as there
+are lanes. For debugging, for short runs, and for a GPU full of clients.
 
 The same ServerApp, Strategy, ClientApp with its mods, NumPyClient and wire encoding as in `flwr
 run`, and so the same bits; only the transport is this file. A breakpoint in a model or a method
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
 from typing import Any
 
+import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -30,10 +30,13 @@ from pfedlora_flwr.federation.flower_compat import (
     encoded,
     give_id,
 )
+from pfedlora_flwr.federation.wire import TRAIN
 from pfedlora_flwr.launch.flower import LaunchError
 from pfedlora_flwr.runs.begin import Begin
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar
+from pfedlora_flwr.training.device import find_device
+from pfedlora_flwr.training.lanes import Lanes
 
 _RUN_ID, _TASK_ID, _FIRST_NODE = 1, 1, SUPERLINK_NODE_ID + 1
 
@@ -42,7 +45,8 @@ class LocalGrid(OneMachine):
     """A Grid whose nodes are calls of a ClientApp in this process, each with a context of its own.
 
     node_configs: one for each node. replied: told after each client's visit how many of the
-    messages that were sent together are answered, and how many there are."""
+    messages that were sent together are answered, and how many there are. lanes: in which those
+    have their visits that are to train."""
 
     def __init__(
         self,
@@ -50,10 +54,13 @@ class LocalGrid(OneMachine):
         node_configs: Sequence[Mapping[str, Any]],
         run_config: Mapping[str, Any],
         replied: Callable[[int, int], None] = lambda done, of: None,
+        lanes: Lanes | None = None,
     ) -> None:
         be_task(_RUN_ID, _TASK_ID)
         self._app = app
         self._replied = replied
+        self._one = Lanes(1, torch.device("cpu"))
+        self._lanes = lanes or self._one
         self._contexts = {
             node: Context(
                 run_id=_RUN_ID,
@@ -64,7 +71,7 @@ class LocalGrid(OneMachine):
             )
             for node, config in enumerate(node_configs, start=_FIRST_NODE)
         }
-        self._waiting: deque[bytes] = deque()
+        self._waiting: list[Message] = []
         self._numbers = count(1)
 
     def set_run(self, run: Run) -> None:
@@ -94,19 +101,22 @@ class LocalGrid(OneMachine):
         for message in messages:
             ids.append(str(next(self._numbers)))
             give_id(message, ids[-1])
-            self._waiting.append(encoded(message))
+            self._waiting.append(decoded(encoded(message)))
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies to all messages that wait. Their clients have their visits now, in the order
         in which they were sent."""
-        wanted, replies, of = set(message_ids), [], len(self._waiting)
-        while self._waiting:
-            message = decoded(self._waiting.popleft())
-            if message.metadata.message_id in wanted:
-                replies.append(decoded(encoded(self._answer(message))))
+        wanted, of = set(message_ids), len(self._waiting)
+        waiting, self._waiting = self._waiting, []
+        asked = [message for message in waiting if message.metadata.message_id in wanted]
+        training = all(message.metadata.message_type == TRAIN for message in asked)
+        replies: dict[int, Message] = {}
+        with closing((self._lanes if training else self._one).each(self._answer, asked)) as answers:
+            for place, reply in answers:
+                replies[place] = decoded(encoded(reply))
                 self._replied(len(replies), of)
-        return replies
+        return [replies[place] for place in sorted(replies)]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -171,12 +181,15 @@ class LocalRun:
             except Exception as error:  # of the display, and none of the client's
                 raise _NotShown from error
 
-        e = self._begin.wanted.experiment
+        e, x = self._begin.wanted.experiment, self._begin.wanted.execution
+        device = find_device(e.device)
+        client_app.prepare_process(device)
         gone = e.left_by(self._begin.after + 1)
         there = (k for k in range(e.clients) if k not in gone)
         nodes = [{"partition-id": k, "num-partitions": e.clients} for k in there]
         config = dict(self._begin.wanted.flat())
-        grid = LocalGrid(client_app.app, nodes, config, replied)
+        lanes = Lanes(x.lanes, device)
+        grid = LocalGrid(client_app.app, nodes, config, replied, lanes)
         context = Context(
             run_id=_RUN_ID,
             node_id=SUPERLINK_NODE_ID,

@@ -87,6 +87,8 @@ def check_engine(engine: str, x: Execution, at_once: int = 1) -> None:
             f"ray is {x.ray!r}, a cluster, and engine={engine} trains in this process: give only"
             " one"
         )
+    if engine == "flower":
+        x.check_lanes()
     if at_once > 1 and engine == "flower" and (address := address_of(x)):
         raise wrong(
             "jobs", at_once, f"1 on a Ray cluster ({address}), of which each run takes all CPUs"
@@ -94,8 +96,10 @@ def check_engine(engine: str, x: Execution, at_once: int = 1) -> None:
 
 
 def fitting_engine(configs: Sequence[RunConfig]) -> str:
-    """The local one where every run trains on this machine's CPU, else Flower."""
-    gpu = torch.cuda.is_available() and any(c.experiment.device != "cpu" for c in configs)
+    """The local one where every run trains on this machine's CPU, or in lanes, else Flower."""
+    gpu = torch.cuda.is_available() and any(
+        c.experiment.device != "cpu" and c.execution.lanes == 1 for c in configs
+    )
     return "flower" if gpu or any(address_of(c.execution) for c in configs) else "local"
 
 

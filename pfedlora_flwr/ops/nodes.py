@@ -3,7 +3,7 @@ take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.work import Job
@@ -20,7 +20,7 @@ NODES = "nodes"
 
 
 def check_network(
-    superlink: str, runs: Iterable[RunConfig], engine: bool, jobs: int, shard: str
+    superlink: str, runs: Sequence[RunConfig], engine: bool, jobs: int, shard: str
 ) -> None:
     """Raises UserError where such runs cannot be on nodes. engine: whether one is asked for."""
     find_connection(superlink)
@@ -30,6 +30,8 @@ def check_network(
             f"{given[0]} is for simulations: with superlink={superlink} the nodes do one run after"
             " the other"
         )
+    for run in runs:
+        run.execution.check_lanes()
     if any(run.experiment.method == POOLED for run in runs):
         raise UserError(
             f"method {POOLED} trains on the rows of all sites in one place, and real nodes keep"

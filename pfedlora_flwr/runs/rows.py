@@ -99,7 +99,7 @@ class RoundRow(CostFields, ScoreFields):
     # training time summed over the visits, on all workers
     training_seconds: float
     evaluation_seconds: float  # the same for evaluation
-    workers: int  # number of processes that did the admitted visits
+    workers: int  # number of processes, or lanes, that did the admitted visits
     ended: NotRequired[float]  # Unix time of the round's end
 
 
@@ -285,7 +285,7 @@ class Seconds(TypedDict):
     total: float  # of all rounds except round 0; without adaptations of held-out clients
     training: float  # sum over the visits
     per_round_median: float  # without round 0; 0 if there is no other
-    workers: int  # the largest number of training processes in a round
+    workers: int  # the largest number of training processes, or lanes, in a round
     busy_share: float  # share of workers · total spent on training and evaluation, in [0, 1]
 
 

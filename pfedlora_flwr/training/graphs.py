@@ -7,25 +7,34 @@ which is the reference anyway."""
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from pfedlora_flwr.errors import first_line
+from pfedlora_flwr.training.lanes import turn
 
 logger = logging.getLogger(__name__)
 WARM_UP = 3
-"""Real steps that run eagerly before the capture: they make the optimiser's buffers and the
-libraries' workspaces."""
+"""Real steps of a size that run eagerly before the capture: they make the optimiser's buffers and
+the libraries' workspaces."""
+TOGETHER = 32
+"""Captured steps that are queued before another lane goes on."""
 
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
     """A stream of its own for what is captured; the device's other work waits for it, and it for
-    the others'."""
+    the others'. A lane has one already."""
     if device.type != "cuda":
+        yield
+        return
+    if (own := torch.cuda.current_stream(device)) != torch.cuda.default_stream(device):
+        own.synchronize()  # what was made here until now, other lanes may read
         yield
         return
     stream = torch.cuda.Stream(device)
@@ -47,9 +56,9 @@ class StepGraph:
         self._batch = batch
         self._graph = torch.cuda.CUDAGraph()
         # kept: each replay reads it where it is, and what is freed here another tensor takes
-        self._lanes = torch.arange(batch, device=order.device)
+        self._places = torch.arange(batch, device=order.device)
         with torch.cuda.graph(self._graph, stream=torch.cuda.current_stream(order.device)):
-            step(order.index_select(0, self._at + self._lanes))
+            step(order.index_select(0, self._at + self._places))
             self._at += batch
 
     def run(self, start: int, steps: int) -> None:
@@ -73,7 +82,7 @@ def capture(step: Callable[[Tensor], None], order: Tensor, batch: int) -> StepGr
 
 class Steps:
     """An epoch's steps over the batches of `order`: eagerly, or, on a GPU, captured after the first
-    few and replayed.
+    few of a size and replayed.
 
     batches_of_one: whether a last sample that is left over is a batch of its own; if not, it joins
     the batch before."""
@@ -86,35 +95,42 @@ class Steps:
         *,
         batches_of_one: bool = True,
     ) -> None:
-        self._step, self._order, self._batch = step, order, batch
+        self._step, self._order = step, order
         self._sizes = [batch] * (len(order) // batch) + (
             [len(order) % batch] if len(order) % batch else []
         )
         if not batches_of_one and self._sizes[-1] == 1 and len(self._sizes) > 1:
             self._sizes[-2:] = [self._sizes[-2] + 1]
-        # what comes after, of another size, is never captured
-        self._whole = self._sizes.count(batch)
         self._capturable = order.device.type == "cuda"
-        self._done = 0
-        self._graph: StepGraph | None = None
+        self._done = Counter[int]()
+        self._graphs: dict[int, StepGraph | None] = {}
+        self._more = TOGETHER
 
     def epoch(self) -> None:
-        """One step for each batch, in order."""
-        batches = self._order.split(self._sizes)
+        """One step for each batch, in order. Other lanes go on in between."""
         at = 0
-        while at < len(batches):
-            if (
-                self._capturable
-                and self._graph is None
-                and self._done >= WARM_UP
-                and at < self._whole
-            ):
-                self._graph = capture(self._step, self._order, self._batch)
-                self._capturable = self._graph is not None
-            if self._graph is not None and at < self._whole:
-                self._graph.run(at * self._batch, self._whole - at)
-                at = self._whole
-            else:
-                self._step(batches[at])
-                self._done += 1
-                at += 1
+        for size, alike in groupby(self._sizes):
+            left = len([*alike])
+            while left:
+                if graph := self._graph(size):
+                    steps = min(left, self._more)
+                    graph.run(at, steps)
+                    self._more -= steps
+                else:
+                    steps = 1
+                    self._step(self._order[at : at + size])
+                    self._done[size] += 1
+                    self._more = 0
+                at += steps * size
+                left -= steps
+                if not self._more:
+                    turn()
+                    self._more = TOGETHER
+
+    def _graph(self, size: int) -> StepGraph | None:
+        """The step on so many samples, captured once it has run a few times; None: it runs
+        eagerly."""
+        if self._capturable and size not in self._graphs and self._done[size] >= WARM_UP:
+            self._graphs[size] = capture(self._step, self._order, size)
+            self._capturable = self._graphs[size] is not None
+        return self._graphs.get(size)

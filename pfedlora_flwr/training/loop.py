@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.graphs import Steps, own_stream
+from pfedlora_flwr.training.lanes import await_gpu
 from pfedlora_flwr.training.optimizers import SGD
 from pfedlora_flwr.training.optimizers import make as make_optimizer
 
@@ -147,6 +148,7 @@ class Visit:
                 draws.redraw()
                 total.zero_()
                 steps.epoch()
+            await_gpu(device)
         self.losses[phase] = float(total) / len(data)
         self._spend(phase, per_sample * len(data) * epochs)
 
@@ -213,12 +215,12 @@ class Draws:
 
     def redraw(self) -> None:
         """A new epoch."""
-        self.order.copy_(torch.randperm(len(self.order), generator=self._generator))
+        g = self._generator
+        _fill(self.order, torch.randperm(len(self.order), generator=g))
         if self._padding is not None:
-            self.flip.copy_(torch.rand(self.flip.shape, generator=self._generator) < 0.5)
-            self.place.copy_(
-                torch.randint(0, 2 * self._padding + 1, self.place.shape, generator=self._generator)
-            )
+            _fill(self.flip, torch.rand(self.flip.shape, generator=g) < 0.5)
+            cut = torch.randint(0, 2 * self._padding + 1, self.place.shape, generator=g)
+            _fill(self.place, cut)
 
     def augmented(self, images: Tensor, index: Tensor) -> Tensor:
         """The images of the samples `index`, [B, 3, H, W], flipped and cropped as drawn; untouched
@@ -226,6 +228,11 @@ class Draws:
         if self._padding is None:
             return images
         return flip_and_crop(images, self.flip[index], self.place[:, index], self._padding)
+
+
+def _fill(to: Tensor, drawn: Tensor) -> None:
+    """Copies what was drawn; to a GPU without waiting for what that has still to do."""
+    to.copy_(drawn.pin_memory() if to.is_cuda else drawn, non_blocking=True)
 
 
 def padding_of(pixels: Tensor) -> int:

@@ -11,6 +11,7 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.training import graphs
+from pfedlora_flwr.training.lanes import Lanes
 from tests.plain import ANY_MODEL, SUMS, Plain, visit
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -41,20 +42,21 @@ def test_a_graph_reads_nothing_that_another_tensor_takes() -> None:
     assert len({int(tensor[0]) for tensor in others}) == len(others)
 
 
-def uploads(name: str, device: str) -> Tensors:
+def uploads(name: str, device: str, client: int = 1, models: str = "auto") -> Tensors:
     """What a client sends after a visit, on the CPU."""
     setting = "homogeneous" if registry.find(name).one_model else "heterogeneous"
     keys = {"method": name, "setting": setting, "clients": 4, "partition.kind": "iid"}
-    plain = Plain(keys | {"batch-size": 16})
+    plain = Plain(keys | {"batch-size": 16, "models": models})
     torch.manual_seed(0)
     model = (
-        plain.method.private_init(1, derive(0, "model", 1))
+        plain.method.private_init(client, derive(0, "model", client))
         .to(device)
         .to(memory_format=torch.channels_last)
     )
-    received = {n: t.to(device) for n, t in plain.method.download(plain.state, 1, 1).items()}
-    data = Site.find(plain.experiment, 1, {}).load(torch.device(device)).train
-    sent = plain.method.local_update(model.train(), received, data, visit(plain.experiment, 1))
+    received = {n: t.to(device) for n, t in plain.method.download(plain.state, client, 1).items()}
+    data = Site.find(plain.experiment, client, {}).load(torch.device(device)).train
+    own = visit(plain.experiment, client)
+    sent = plain.method.local_update(model.train(), received, data, own)
     return {n: t.detach().cpu().double() for n, t in sent.tensors.items() if t.is_floating_point()}
 
 
@@ -91,3 +93,37 @@ def test_captured_steps_come_to_what_eager_ones_come_to(
     assert difference(graphed, eager) < LIKE_EAGER
     if name != "fedkd":  # whose ranks an SVD of almost the same numbers may choose otherwise
         assert difference(eager, uploads(name, "cpu")) < LIKE_CPU
+
+
+def in_lanes(name: str, device: str, count: int, models: str) -> list[Tensors]:
+    """What four clients send after their visits in so many lanes."""
+    lanes = Lanes(count, torch.device(device))
+    sent = dict(lanes.each(lambda client: uploads(name, device, client, models), range(4)))
+    return [sent[client] for client in range(4)]
+
+
+def same(one: list[Tensors], other: list[Tensors]) -> bool:
+    return all(torch.equal(a[name], b[name]) for a, b in zip(one, other, strict=True) for name in a)
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [(name, "auto") for name in ANY_MODEL if name not in SUMS]
+    + [("lg_fedavg", "tests.models.modules:Dropped")],
+)
+def test_lanes_come_to_the_bits_of_one(
+    name: str, models: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the GPU gives one lane its own bits again."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    one, again, two, four = (in_lanes(name, "cuda", count, models) for count in (1, 1, 2, 4))
+    if not same(one, again):
+        pytest.skip(f"{name} in one lane does not repeat itself")
+    assert same(one, two)
+    assert same(one, four)
+
+
+def test_auto_lanes_fit_the_memory() -> None:
+    lanes = Lanes(None, torch.device("cuda"))
+    list(lanes.each(lambda client: uploads("standalone", "cuda", client), range(4)))
+    assert lanes._count == 10
