@@ -98,7 +98,8 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
         # as `pfedlora predict` and `export` do on the node
         usable = load_trained(federation.folder / "state1", 1)
         federation.stop_node(0)
-        federation.nodes.pop(1).kill()
+        federation.nodes[1].kill()
+        federation.nodes[1].wait()
         wait(lambda: not federation.processes("node_worker"))
     assert "305" in federation.log("node3")
     assert "CERTIFICATE_VERIFY_FAILED" in federation.log("node4")
