@@ -66,8 +66,8 @@ def _of(reply: Any) -> dict[str, Any]:
     }
 
 
-def write_message(state: Path, keys: dict[str, Any]) -> None:
-    """The instruction to train in round 1, as a file."""
+def write_message(state: Path, keys: dict[str, Any], seconds: float = 600) -> None:
+    """The instruction to train in round 1, valid for so long, as a file."""
     from pfedlora_flwr.config import from_flat
     from pfedlora_flwr.config.setup import Setup
     from pfedlora_flwr.federation import wire
@@ -81,7 +81,7 @@ def write_message(state: Path, keys: dict[str, Any]) -> None:
         round=1, client=0, version=0, token="a1", run="", evaluate=True, names=[*tensors]
     )
     be_task(1, 1)
-    message = wire.train_message(2, 1, tensors, written(told), 600)
+    message = wire.train_message(2, 1, tensors, written(told), seconds)
     state.mkdir(parents=True, exist_ok=True)
     (state / "message").write_bytes(encoded(message))
 

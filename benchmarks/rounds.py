@@ -3,11 +3,14 @@ Flower app (stock_flower.py).
 
     python -m benchmarks.rounds DATA [--methods standalone,pfedlora,…] [--clients 10] [--sampled 10]
     [--rounds 6] [--repeats 3]
-        [--epochs 1] [--precision fp32]
+        [--epochs 1] [--precision fp32] [--htfllib CHECKOUT]
+
+CHECKOUT: a clone of HtFLlib, whose Standalone is then a side, too (htfllib.py).
 
 CIFAR-10, heterogeneous, batch 64. The sides run alternately, `repeats` times each; a side's figure
-is the median of its runs' medians (seconds a round with evaluation, first round left out). Prints a
-table, where the actors' time went, and one JSON line."""
+is the median of its runs' medians (seconds a round with evaluation, first round left out; HtFLlib
+and the yardsticks do not evaluate). Prints a table, where the actors' time went, and one JSON
+line."""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ def main() -> None:
     cli.add_argument("data")
     cli.add_argument("--methods", default=methods())
     cli.add_argument("--precision", default="fp32")
+    cli.add_argument("--htfllib", default="")
     for name, default in (
         ("clients", 10),
         ("sampled", 10),
@@ -43,6 +47,10 @@ def main() -> None:
         cli.add_argument(f"--{name}", type=int, default=default)
     a = cli.parse_args()
     sides = ["stock flower", *(m for m in a.methods.split(",") if m)]
+    if a.htfllib:
+        if a.clients != a.sampled:
+            cli.error("--htfllib needs --sampled to be --clients")
+        sides.insert(0, "htfllib")
     if a.clients == a.sampled == 10:  # what the plain loop does
         sides.insert(0, "plain loop")
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
@@ -77,19 +85,15 @@ def measure(side: str, a: argparse.Namespace) -> dict[str, Any]:
     """Seconds a round of one run of one side."""
     if side == "plain loop":
         return {"seconds": float(output([sys.executable, str(HERE / "plain_loop.py"), a.data]))}
-    if side == "stock flower":
-        counts = [
-            "--clients",
-            str(a.clients),
-            "--sampled",
-            str(a.sampled),
-            "--rounds",
-            str(a.rounds),
-        ]
+    if side in ("stock flower", "htfllib"):
+        script, where = f"{side.replace(' ', '_')}.py", [a.data]
+        counts = ["--clients", str(a.clients), "--rounds", str(a.rounds)]
+        if side == "htfllib":
+            where = [a.htfllib, a.data]
+        else:
+            counts += ["--sampled", str(a.sampled)]
         said = json.loads(
-            output([sys.executable, str(HERE / "stock_flower.py"), a.data, *counts]).splitlines()[
-                -1
-            ]
+            output([sys.executable, str(HERE / script), *where, *counts]).splitlines()[-1]
         )
         return {"seconds": said["median"], "samples": said["samples"]}
     with tempfile.TemporaryDirectory() as folder:

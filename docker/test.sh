@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # `make docker-test`: the demo as the README starts it, with a node killed and restarted midway, a broken app, and with TLS and
 # authenticated nodes, each judged by the runner's exit code; all must come to the same bits. Then once more, under masks, on the nodes
-# that are still there, to the same accuracy within the masks' rounding. Needs a Docker engine with compose.
+# that are still there, to the same accuracy within the masks' rounding. Last on nodes of a tenth of a core, each with one worker. Needs a
+# Docker engine with compose.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 docker version >/dev/null 2>&1 || { echo "no Docker engine answers" >&2; exit 1; }
 export COMPOSE_PROJECT_NAME=pfedlora-test-$$
 plain="docker compose -f docker/compose.yaml"
 tls="$plain -f docker/compose.tls.yaml"
+slow="$plain -f docker/compose.slow.yaml"
 fail() { echo "FAILED: $1" >&2; $tls logs --tail 40 >&2; $tls down -v --remove-orphans >/dev/null 2>&1; exit 1; }
 result() { $plain run --rm --no-deps -T superlink cat "/runs/$1/result.json"; }
 sha256() { result "$1" | sed -n 's/.*"shared_sha256": "\([0-9a-f]*\)".*/\1/p'; }
@@ -50,3 +52,22 @@ awk -v a="$masked" -v b="$plainly" 'BEGIN { exit !(a != "" && b != "" && a - b <
   fail "under masks the demo comes to an accuracy of ${masked:-none}, without to ${plainly:-none}"
 $tls down -v >/dev/null 2>&1
 echo "secure aggregation: exit code 0, accuracy $masked, plain $plainly"
+
+$slow up --detach
+runner=$($slow ps -aq runner)
+nodes=$($slow ps -q node0 node1 node2)
+samples=0 seen=0
+while [ "$(docker inspect --format '{{.State.Running}}' "$runner")" = true ]; do
+  for node in $nodes; do # visits are forks of the worker, in its session
+    workers=$(docker top "$node" -o pid,sid,args | awk '$1 == $2 && /node_worker/' | wc -l)
+    [ "$workers" -le 1 ] || fail "a node has $workers workers: $(docker top "$node" -o pid,sid,args)"
+    seen=$((seen + workers)) samples=$((samples + 1))
+  done
+  sleep 1
+done
+[ "$(docker wait "$runner")" = 0 ] || fail "the demo on slow nodes ends with $(docker wait "$runner")"
+[ "$seen" -gt 0 ] || fail "no worker was seen"
+tenth=$(sha256 slow)
+[ "$tenth" = "$undisturbed" ] || fail "slow nodes changed the result: $tenth, $undisturbed"
+$slow down -v >/dev/null 2>&1
+echo "three nodes of a tenth of a core: exit code 0, $tenth, at most one worker a node in $samples samples, $seen with one"

@@ -48,6 +48,8 @@ Write = Callable[[Round, int, int, Phase], tuple[Message, Cost]]
 Fail = Callable[[Round, int, str], None]
 _TELL = 30.0
 """Seconds between two lines on nodes that are waited for."""
+_SLOW, _LATER = 2.0, 10.0
+"""An answer is slow if it takes so many times as long as all others and so many seconds more."""
 
 
 class RunFailed(RuntimeError):
@@ -86,6 +88,9 @@ class Clients:
         # by client, how long its last visit took: long ones start first
         self._seconds: dict[int, float] = {}
         self._workers = 0  # processes that trained in the last round
+        # seconds until the answers of the last training, and whose was slow
+        self._took = dict[int, float]()
+        self._slow: int | None = None
         bound_retries(self.grid, x.node_timeout)
         # known once Ray is there
         self._simulated, self._nodes = is_simulation(self.grid), frozenset[str]()
@@ -154,12 +159,14 @@ class Clients:
         # by client, the last message to it, and of those asked once alone
         asked, once = dict(messages), dict(messages)
         heard: dict[str, wire.Reply | wire.Failed] = {}  # by the message that is answered
+        began, took = time.monotonic(), dict[str, float]()
         self.run.progress(phase=phase, round=round.number, done=0, of=of)
 
         def arrived(reply: Message) -> None:
             self.notice(reply)
             self.run.progress(phase=phase, round=round.number, done=min(next(arrivals), of), of=of)
             heard[reply.metadata.reply_to_message_id] = _read(reply)
+            took[reply.metadata.reply_to_message_id] = time.monotonic() - began
 
         def failed() -> dict[int, wire.Failed]:
             """Of the clients that were asked once."""
@@ -207,6 +214,8 @@ class Clients:
                 replies[client] = answer
             elif client not in round.failures:
                 self.fail(round, client, str(answer))
+        if phase == "training":
+            self._took = {c: took[asked[c].metadata.message_id] for c in replies}
         return replies
 
     def tell_best(self, said: Mapping[int, Config]) -> None:
@@ -251,6 +260,20 @@ class Clients:
         them."""
         self._seconds |= {visit["client"]: sum(visit["seconds"].values()) for visit in visits}
         self._workers = workers
+        if visits and self._took and not in_one_machine(self.grid):  # under masks none is told
+            self._tell_slow(visits[0]["round"])
+
+    def _tell_slow(self, round: int) -> None:
+        """A line on the client whose answer took much longer than all others; again only once it is
+        another, or has not been meanwhile."""
+        took, before = self._took, self._slow
+        *others, last = sorted(took, key=lambda client: took[client])
+        most = max((took[client] for client in others), default=took[last])
+        self._slow = last if took[last] > _SLOW * most + _LATER else None
+        if self._slow not in (None, before):
+            text = "round %d: client %d is slow: its answer took %.0f s, %.0f of them its visit"
+            text += "; the others took %.0f s at most"
+            logger.warning(text, round, last, took[last], self._seconds.get(last, 0.0), most)
 
     def _connect(self) -> None:
         x, roster = self.execution, self.roster

@@ -38,11 +38,15 @@ BEGINS, OTHER = b"b", b"o"
 PACKAGE = str(Path(pfedlora_flwr.__file__).parent)
 _COMMAND, _WORKER = "flwr-clientapp", "pfedlora_flwr.launch.node_worker"
 _IDLE, _ATTEMPTS = 600, 2
+_MOST = 2**31 - 1
+"""Bytes of a message that Flower's encoding can read at once."""
 _DIED = "the warm worker died (its log is in %s); a new one starts"
+_ENDED = "the process of this visit ended before it answered, often because memory is short"
+_LATE = "no answer while the message was valid (%g s): the visit in the warm worker is ended"
 
 
 class VisitEnded(RuntimeError):
-    """The process of a visit ended before it answered."""
+    """The process of a visit ended before it answered, or answers too late."""
 
 
 def idle_seconds(node_config: Mapping[str, object]) -> int | None:
@@ -69,6 +73,9 @@ def answered(message: Message, context: Context) -> Message | None:
         return None
     if seconds is None or "state-path" not in config:
         return None
+    if len(told := flower.encoded(message)) > _MOST:
+        logger.warning("this process answers the message: it has more than %d bytes", _MOST)
+        return None
     folder = Path(str(config["state-path"])).expanduser() / FOLDER
     for _ in range(_ATTEMPTS):
         try:
@@ -77,9 +84,13 @@ def answered(message: Message, context: Context) -> Message | None:
             logger.warning("no warm worker: %s", error.strerror or error)
             return None
         with line:
-            said = _first_word(line)
-            if said == BEGINS:
-                return _visited(line, message, context)
+            line.settimeout(message.metadata.ttl)
+            try:
+                said = _first_word(line)
+                if said == BEGINS:
+                    return _visited(line, told, context)
+            except TimeoutError:
+                raise VisitEnded(_LATE % message.metadata.ttl) from None
         if said != OTHER:
             logger.warning(_DIED, folder)
     logger.warning("no warm worker takes the message: this process answers it")
@@ -93,6 +104,9 @@ def serve(stream: BufferedRWPair, app: ClientApp) -> None:
     context, reply, failure = flower.decoded_context(before), b"", b""
     try:
         reply = flower.encoded(app(flower.decoded(told), context))
+        if len(reply) > _MOST:
+            reply = b""
+            raise UserError(f"the answer has more than {_MOST} bytes: set {WARM}=false")
     except Exception as error:
         import traceback
 
@@ -185,14 +199,14 @@ def _first_word(line: socket.socket) -> bytes:
         return b""
 
 
-def _visited(line: socket.socket, message: Message, context: Context) -> Message:
+def _visited(line: socket.socket, told: bytes, context: Context) -> Message:
     try:
         with line.makefile("rwb") as stream:
             task = json.dumps(flower.this_task()).encode()
-            _send(stream, task, flower.encoded(message), flower.encoded_context(context))
+            _send(stream, task, told, flower.encoded_context(context))
             failure, reply, after = _receive(stream, 3)
     except (EOFError, ConnectionError):
-        raise VisitEnded("the process of this visit ended before it answered") from None
+        raise VisitEnded(_ENDED) from None
     context.state = flower.decoded_context(after).state
     if failure:
         raise _raised(*json.loads(failure))

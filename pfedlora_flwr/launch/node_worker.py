@@ -29,6 +29,8 @@ from pfedlora_flwr.federation import census, client, warm
 _HELLO, _PATIENCE = 2**16, 10.0
 """Bytes of a process's first word, and seconds in which it comes."""
 _PR_SET_PDEATHSIG = 1
+_OOM, _RATHER = Path("/proc/self/oom_score_adj"), "500"
+"""Where memory is short, Linux kills the visit rather than the worker."""
 IMPORTED = (census, client)
 """What a visit would import beside the ClientApp."""
 
@@ -134,6 +136,8 @@ def _visit(
     code = 1
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            _OOM.write_text(_RATHER)
         for output, own in zip(outputs, (1, 2), strict=True):
             os.dup2(output, own)
             os.close(output)

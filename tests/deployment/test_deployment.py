@@ -67,7 +67,8 @@ def sha256(plain: Plain, rounds: int) -> str:
 
 def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path: Path) -> None:
     """Two have warm workers, one starts anew for each message. Beside them a node that is not
-    registered and one that trusts another CA: both are turned away."""
+    registered and one that trusts another CA: both are turned away. A worker ends with its
+    SuperNode, whether that is stopped or killed."""
     tls, foreign = tmp_path / "certificates", tmp_path / "foreign"
     make_certificates(tls, ["localhost", "127.0.0.1"], nodes=4, days=2, renew=False)
     make_certificates(foreign, ["127.0.0.1"], nodes=0, days=2, renew=False)
@@ -93,6 +94,10 @@ def test_three_authenticated_nodes_over_tls_reach_the_simulations_bits(tmp_path:
         assert not (federation.output / "clients").exists(), "a client's model left its node"
         # as `pfedlora predict` and `export` do on the node
         usable = load_trained(federation.folder / "state1", 1)
+        federation.stop_node(0)
+        federation.nodes[1].kill()
+        federation.nodes[1].wait()
+        wait(lambda: not federation.processes("node_worker"))
     assert "305" in federation.log("node3")
     assert "CERTIFICATE_VERIFY_FAILED" in federation.log("node4")
     assert "round 2/2" in said

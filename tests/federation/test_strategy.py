@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message, Metadata, RecordDict, UserConfig
 
 from pfedlora_flwr.client_app import app
+from pfedlora_flwr.federation import clients
 from pfedlora_flwr.federation.clock import Clock
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.federation.strategy import PersonalisedStrategy, RunFailed
@@ -26,11 +29,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("in_a_run")]
 
 
 class Grid:
-    """Nodes 10, 11, … that run the ClientApp in this process, and answer at once."""
+    """Nodes 10, 11, … that run the ClientApp in this process, and answer at once.
 
-    def __init__(self, plain: Plain, silent: int | None = None) -> None:
+    late: by round, a client whose answer to its training comes a second later."""
+
+    def __init__(self, plain: Plain, late: Mapping[int, int], state: Path) -> None:
         self.keys, self.clients = plain.config.flat(), plain.experiment.clients
-        self.silent = silent  # a client that answers nothing but who it is
+        self.late, self.begun, self.state = late, 0.0, state
         self.replies: list[Message] = []
 
     def get_nodes(self) -> Iterable[Any]:
@@ -40,15 +45,23 @@ class Grid:
         for message in messages:
             node = message.metadata.dst_node_id
             message.metadata.__dict__["_message_id"] = f"to-{node}"
-            config = {"partition-id": node - 10, "num-partitions": self.clients}
-            if node - 10 != self.silent or message.metadata.message_type != TRAIN:
-                self.replies.append(
-                    app(message, Context(1, node, config, RecordDict(), dict(self.keys)))
-                )
+            config: UserConfig = {"partition-id": node - 10, "num-partitions": self.clients}
+            config["state-path"] = str(self.state / f"state{node}")
+            self.replies.append(
+                app(message, Context(1, node, config, RecordDict(), dict(self.keys)))
+            )
+        self.begun = time.monotonic()
 
     def pull_messages(self, ids: Iterable[str]) -> Iterable[Message]:
-        came, self.replies = self.replies, []
+        come = time.monotonic() > self.begun + 1
+        held = [] if come else [reply for reply in self.replies if self.is_late(reply.metadata)]
+        came = [reply for reply in self.replies if reply not in held]
+        self.replies = held
         return came
+
+    def is_late(self, reply: Metadata) -> bool:
+        late = self.late.get(int(reply.group_id or 0))
+        return reply.message_type == TRAIN and reply.src_node_id - 10 == late
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -92,6 +105,26 @@ def test_a_round_that_failed_names_all_who_did_or_the_first_reasons(tmp_path: Pa
     round.failures = {client: f"{client % 5} labels" for client in range(10)}
     assert round.told_failures()[2:] == ["clients 2, 7: 2 labels", "and 4 more failed"]
     run.close()
+
+
+def test_a_client_that_answers_much_later_than_all_others_is_a_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In rounds 1, 2 and 4, and another one in round 5."""
+    monkeypatch.setattr(clients, "_SLOW", 1.1)
+    monkeypatch.setattr(clients, "_LATER", 0.3)
+    plain, run, strategy = begun(tmp_path, rounds=5, models="cnn5")
+    with caplog.at_level("WARNING"):
+        strategy.complete(Grid(plain, {1: 2, 2: 2, 4: 2, 5: 0}, tmp_path))
+    run.close()
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" is slow: ")[0] for line in lines] == [
+        "round 1: client 2",
+        "round 4: client 2",
+        "round 5: client 0",
+    ]
+    told = r"its answer took \d+ s, \d+ of them its visit; the others took \d+ s at most"
+    assert all(re.search(told, line) for line in lines)
 
 
 def test_a_model_that_has_trained_since_has_no_further_predictors() -> None:

@@ -16,8 +16,12 @@ from typing import Any
 
 import psutil
 import pytest
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
 
 from benchmarks.node_message import KEYS, asked, write_message
+from pfedlora_flwr.federation import flower_compat as flower
 from pfedlora_flwr.federation import warm
 from pfedlora_flwr.launch import node_worker
 from pfedlora_flwr.launch.processes import MARKER, marked, stop_marked
@@ -146,6 +150,14 @@ def test_one_visit_at_a_time_and_one_that_dies_is_not_done_again(node: Node) -> 
     two.kill()  # as Flower does when a run is stopped
     wait(lambda: not psutil.pid_exists(other))
     (worker,) = node.workers()
+    write_message(node.state, SMALL, seconds=3)
+    visit = node.is_visiting()
+    late = node.ask(PACED)
+    assert "VisitEnded" in late["error"]
+    assert "no answer while the message was valid (3 s)" in late["error"]
+    wait(lambda: node.workers() == [worker])
+    assert node.is_visiting() != visit
+    write_message(node.state, SMALL)
     gate.unlink()
     pair = [node.begin(PACED) for _ in range(2)]
     assert len({answer(process)["sha256"] for process in pair}) == 1
@@ -211,30 +223,40 @@ def test_another_user_is_turned_away_at_both_ends(
 def test_what_the_client_raises_comes_back_with_its_name_text_and_traceback(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flwr.app import Context, RecordDict
-    from flwr.clientapp import ClientApp
-    from flwr.supercore.task_identity import TaskIdentity
-
-    from pfedlora_flwr.federation import flower_compat as flower
+    """So does that its answer is larger than Flower's encoding can read; a message that is, this
+    process answers."""
 
     class Own(ClientApp):
         def __call__(self, message: Any, context: Any) -> Any:
             context.state["kept"] = message.content.config_records["fitins.config"]
             raise json.JSONDecodeError("own text", "", 0)
 
+    class Echo(ClientApp):
+        def __call__(self, message: Message, context: Any) -> Message:
+            return Message(message.content, reply_to=message)
+
+    def raised_by(app: ClientApp) -> Exception:
+        ends = socket.socketpair()
+        if not (child := os.fork()):
+            with ends[0].makefile("rwb") as stream:
+                warm.serve(stream, app)
+            os._exit(0)
+        ends[0].close()
+        with ends[1], pytest.raises(Exception, match=r"own text|bytes") as raised:
+            warm._visited(ends[1], told, context)
+        os.waitpid(child, 0)
+        return raised.value
+
     for name, value in {"_run_id": 1, "_task_id": 1, "_node_id": 2}.items():
         monkeypatch.setattr(TaskIdentity, name, value)
-    message = flower.decoded((node.state / "message").read_bytes())
-    context = Context(1, 2, {}, RecordDict(), {})
-    ends = socket.socketpair()
-    if not (child := os.fork()):
-        with ends[0].makefile("rwb") as stream:
-            warm.serve(stream, Own())
-        os._exit(0)
-    ends[0].close()
-    with ends[1], pytest.raises(Exception, match="own text") as raised:
-        warm._visited(ends[1], message, context)
-    os.waitpid(child, 0)
-    assert str(raised.type) == "<class 'json.decoder.JSONDecodeError'>"
-    assert "in __call__" in raised.value.__notes__[0]
+    told = (node.state / "message").read_bytes()
+    context = Context(1, 2, {"state-path": str(node.state)}, RecordDict(), {})
+    raised = raised_by(Own())
+    assert str(type(raised)) == "<class 'json.decoder.JSONDecodeError'>"
+    assert "in __call__" in raised.__notes__[0]
     assert "kept" in context.state, "as after an exception in this process"
+    monkeypatch.setattr(warm, "_MOST", len(told) // 2)
+    monkeypatch.setattr(sys, "argv", ["flwr-clientapp"])
+    assert str(raised_by(Echo())).endswith("bytes: set warm=false")
+    assert warm.answered(flower.decoded(told), context) is None
+    assert not node.socket.parent.exists()
