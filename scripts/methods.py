@@ -17,8 +17,8 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Upload
 from scripts.declare import ROOT
 from tests.methods.test_payload import (
-    AS_MUCH_DOWN_AS_UP,
     CLASS_MEANS,
+    EQUAL,
     HEADER_DOWN,
     LESS_THAN_FML,
     OF_SUMS,
@@ -189,11 +189,8 @@ def sent(name: str) -> tuple[str, str]:
     """Numbers up and down, for 10 and for 100 classes."""
     if name == LESS_THAN_FML:
         return ("below FML's",) * 2
-    both = {
-        classes: (n, n)
-        for method, setting, classes, n in AS_MUCH_DOWN_AS_UP
-        if (method, setting) == (name, _setting(name))
-    }
+    equal = EQUAL[_setting(name)].get(name, ())
+    both = {classes: (n, n) for classes, n in zip((10, 100), equal, strict=False)}
     both |= {
         classes: (up, down)
         for method, classes, _, up, down in CLASS_MEANS + HEADER_DOWN + OF_SUMS
