@@ -7,6 +7,7 @@ import csv
 import datetime
 import random
 import shlex
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -232,7 +233,10 @@ seeds: [0, 1]
 
 
 @pytest.mark.usefixtures("here", "no_figures")
-def test_the_researcher_with_a_method_of_their_own(walk: Walk) -> None:
+def test_the_researcher_with_a_method_of_their_own(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # of another test in this process
     Path("mine.py").write_text(CODE)
     one = "run --engine local -o clients=3 -o rounds=1 -o models=mlp1 -o output=one"
     for name, words in {

@@ -452,8 +452,11 @@ def taken(places: list[str]) -> None:
     page = RESULTS / "one-round"
     write_csv(page / FILE, COLUMNS, found)
     if folders := [Path(place) for place in places[cut + 1 :]]:
-        rounds = each_round(folders, lambda e: (e.method, e.seed))
-        write_csv(page / ROUNDS, OF_ROUND, ((*row[:3], row[4]) for row in rounds))
+        kept = [*each_round(folders, lambda e: (e.method, e.seed, e.lr, e.method_options))]
+        lines = Counter((row[0], *row[2:4]) for row in kept)  # what was chosen has most seeds
+        best = {way[0]: way for way, _ in reversed(lines.most_common())}
+        chosen_rows = (row for row in kept if (row[0], *row[2:4]) == best[row[0]])
+        write_csv(page / ROUNDS, OF_ROUND, ((*row[:2], row[4], row[6]) for row in chosen_rows))
 
 
 if __name__ == "__main__":

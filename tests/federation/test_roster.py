@@ -522,7 +522,7 @@ def test_a_node_that_is_slow_to_start_gets_more_time_at_each_question(
     seconds: list[float] = []
     monkeypatch.setattr(
         "pfedlora_flwr.federation.wire.properties_message",
-        lambda node, ttl, data: [seconds.append(ttl), properties_message(node, ttl)][1],
+        lambda node, ttl, *_: [seconds.append(ttl), properties_message(node, ttl)][1],
     )
     assert roster(Slow(n10=client(0)), 1, tmp_path)[0].wait_for_count(1, 20.0, [].append)
     assert seconds == pytest.approx([0.3, 0.5])
@@ -537,7 +537,7 @@ def test_a_node_that_is_always_silent_does_not_hold_up_every_round(
     seconds: list[tuple[int, float]] = []
     monkeypatch.setattr(
         "pfedlora_flwr.federation.wire.properties_message",
-        lambda node, ttl, data: [seconds.append((node, ttl)), properties_message(node, ttl)][1],
+        lambda node, ttl, *_: [seconds.append((node, ttl)), properties_message(node, ttl)][1],
     )
     found, _ = roster(Grid(n10=client(0), n11=None), 2, tmp_path)
     for _ in range(6):
