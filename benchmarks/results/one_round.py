@@ -54,10 +54,11 @@ USUAL = {
     "sums.priors": "equal",
     "dp.epsilon": "",
     "sums.dim": "",
+    "sums.dp-moment": "",
     SAMPLES: "600",
 }
 """What a run table does not say. 600: all that a Dirichlet client has."""
-TUNED = "sums.dim", "sums.shrinkage"
+TUNED = "sums.dim", "sums.shrinkage", "sums.dp-moment"
 COLUMNS = (*USUAL, "sums.shrinkage", "method", "seed", "final", "parameters_up", "partition")
 OF_ROUND = "method", "seed", "round", "accuracy"
 BEGUN = "benchmarks.begun_from_sums:BegunFromSums"
@@ -72,7 +73,7 @@ Lines = dict[str, BySeed]
 def make(page: Page) -> None:
     study = Page(RESULTS / "pretrained")
     every, closed = ended(page, FILE), page.rows(CLOSED)
-    rows = [row for row in every if row["federation"] == "classes" and not row["dp.epsilon"]]
+    rows = [row for row in every if row["federation"] == "classes" and not row["sums.dim"]]
     plain = ended(study, "runs.csv")
     local = local_heads(study, plain)
     others = ended(study, NORMALISED)
@@ -99,7 +100,7 @@ def make(page: Page) -> None:
     _dirichlet(page, every, closed)
     _text(page, every)
     _private(page, every, found)
-    _rounds(page, found)
+    _rounds(page, every, found)
     page.picture("anchors.png", lambda folder: draw_anchors(page, closed, folder))
     _correction(page, rows)
     page.says(*{int(row["parameters_up"]) // VISITS for row in rows if row["parameters_up"]})
@@ -142,7 +143,8 @@ def _check_same(runs: list[Row], closed: list[Row]) -> None:
     }
     same = {"sums.correction": "none", "sums.priors": "equal", "dp.epsilon": ""}
     for row in runs:
-        if row["federation"] != "text" and same.items() <= row.items():
+        there_too = row["federation"] != "text" and not row["sums.dim"]
+        if there_too and same.items() <= row.items():
             at = row["federation"], row[SAMPLES], row["representation"], row["sharing"]
             wanted = there[*at, row["seed"], row["sums.shrinkage"]]
             assert abs(float(row["final"]) - wanted) < ROUNDING, f"two computations differ: {at}"
@@ -196,15 +198,16 @@ def _table(page: Page, found: dict[str, Lines], gains: dict[str, Estimate]) -> N
 
 def _others(page: Page, closed: list[Row]) -> None:
     """A line for each federation, number of images and kind of coordinates."""
-    groups = dict.fromkeys((r["federation"], r["samples"], r["coordinates"]) for r in closed)
+    alone = [row for row in closed if row["sharing"] == "none"]
+    groups = dict.fromkeys((r["federation"], r["samples"], r["coordinates"]) for r in alone)
     lines = []
     for federation, samples, coordinates in groups:
         at = {"federation": federation, "coordinates": coordinates}
         shared, everyone = (chosen(closed, samples, asked=a, **at) for a in ("held", "all"))
-        alone = chosen(closed, samples, sharing="none", **at)
-        gain = difference(shared, alone)
-        page.says(gain, *map(estimate, (shared, everyone, alone)))
-        cells = [percent(estimate(one)) for one in (shared, alone)]
+        own = chosen(alone, samples, sharing="none", **at)
+        gain = difference(shared, own)
+        page.says(gain, *map(estimate, (shared, everyone, own)))
+        cells = [percent(estimate(one)) for one in (shared, own)]
         lines.append(
             [federation, samples, coordinates, *cells, points(gain), percent(estimate(everyone))]
         )
@@ -321,7 +324,7 @@ def _text(page: Page, every: list[Row]) -> None:
 
 
 def _private(page: Page, every: list[Row], found: dict[str, Lines]) -> None:
-    rows = [row for row in every if row["dp.epsilon"]]
+    rows = [row for row in every if row["dp.epsilon"] and row["federation"] == "classes"]
     lines = []
     for samples in sorted({row[SAMPLES] for row in rows}, key=int):
         ridge = found[samples][RIDGE]
@@ -333,16 +336,22 @@ def _private(page: Page, every: list[Row], found: dict[str, Lines]) -> None:
             leads = difference(none, ridge), difference(with_ridge, ridge)
             page.says(*leads, *map(estimate, (none, with_ridge)))
             cells = percent(estimate(none)), percent(estimate(with_ridge)), *map(points, leads[1:])
-            lines.append([_images(samples), epsilon, *cells])
+            lines.append([_images(samples), f"{float(epsilon):g}", *cells])
+    records = [row for row in every if row["federation"] == "dp"]
+    for epsilon in {row["dp.epsilon"] for row in records}:
+        page.says(estimate(runs_of(records, **{"dp.epsilon": epsilon})))
+    page.quotes("dp", "73.44", "72.57")
     header = ("images", "ε", "FedLDA", "… and a private ridge", f"− {RIDGE}")
     page.table("dp", header, lines)
 
 
-def _rounds(page: Page, found: dict[str, Lines]) -> None:
+def _rounds(page: Page, every: list[Row], found: dict[str, Lines]) -> None:
     """The methods that train, after each round, and begun from sums."""
     rows = page.rows(ROUNDS)
     last = {m: _at_end(rows, m) for m in dict.fromkeys(row["method"] for row in rows)}
     ours = found["10"][LDA]
+    start = [row for row in every if row["sums.dim"] == "120"]
+    page.says(difference(last[BEGUN], by_seed(start, "final")), estimate(by_seed(start, "final")))
     page.says(*map(estimate, last.values()))
     page.says(difference(last[BEGUN], last["pfedlora_plus"]), difference(ours, last[BEGUN]))
     page.picture("rounds.png", lambda folder: draw_rounds(rows, ours, folder))
@@ -355,7 +364,7 @@ def _at_end(rows: list[Row], method: str) -> BySeed:
 
 def _many(page: Page, closed: list[Row], found: dict[str, Lines]) -> dict[str, Lines]:
     """With more images: FedLDA, and ridge regression by the other code."""
-    there = {row["samples"] for row in closed if row["head"] == "ridge"}
+    there = {r["samples"] for r in closed if (r["federation"], r["head"]) == ("classes", "ridge")}
     more: dict[str, Lines] = {}
     for samples in sorted(there - found.keys(), key=int):
         ridge = chosen(closed, samples, coordinates="features", head="ridge", sharing="none")
@@ -452,11 +461,16 @@ def taken(places: list[str]) -> None:
     page = RESULTS / "one-round"
     write_csv(page / FILE, COLUMNS, found)
     if folders := [Path(place) for place in places[cut + 1 :]]:
-        kept = [*each_round(folders, lambda e: (e.method, e.seed, e.lr, e.method_options))]
+        every = each_round(
+            folders, lambda e: (e.method, e.seed, e.lr, e.method_options, e.evaluate_every)
+        )
+        kept = [
+            row for row in every if not int(str(row[5])) % int(str(row[4]))
+        ]  # the others repeat an evaluation
         lines = Counter((row[0], *row[2:4]) for row in kept)  # what was chosen has most seeds
         best = {way[0]: way for way, _ in reversed(lines.most_common())}
         chosen_rows = (row for row in kept if (row[0], *row[2:4]) == best[row[0]])
-        write_csv(page / ROUNDS, OF_ROUND, ((*row[:2], row[4], row[6]) for row in chosen_rows))
+        write_csv(page / ROUNDS, OF_ROUND, ((*row[:2], row[5], row[7]) for row in chosen_rows))
 
 
 if __name__ == "__main__":
