@@ -73,7 +73,10 @@ Lines = dict[str, BySeed]
 def make(page: Page) -> None:
     study = Page(RESULTS / "pretrained")
     every, closed = ended(page, FILE), page.rows(CLOSED)
+    large = [row for row in every if (row["federation"], row[SAMPLES]) == ("classes", "200")]
     rows = [row for row in every if row["federation"] == "classes" and not row["sums.dim"]]
+    rows = [row for row in rows if row not in large]
+    page.says(difference(by_seed(large, "final"), chosen(closed, "200")))
     plain = ended(study, "runs.csv")
     local = local_heads(study, plain)
     others = ended(study, NORMALISED)
