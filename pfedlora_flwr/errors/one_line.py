@@ -71,7 +71,11 @@ def _settings() -> list[tuple[Callable[[], Any], Callable[[Any], object]]]:
 
     return [
         (torch.get_default_dtype, torch.set_default_dtype),
-        (torch.get_default_device, torch.set_default_device),
+        # the CPU by its name would stay as a mode, which every operation goes through
+        (
+            torch.get_default_device,
+            lambda d: torch.set_default_device(d if d.type != "cpu" else None),
+        ),
         (torch.get_num_threads, torch.set_num_threads),
         (torch.is_grad_enabled, torch.set_grad_enabled),
         (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),

@@ -246,6 +246,7 @@ def test_what_the_first_forward_makes_is_drawn_as_the_rest_is() -> None:
     ("change", "look"),
     [
         ("torch.set_default_dtype(torch.float64)", torch.get_default_dtype),
+        ("torch.set_default_device('meta')", torch._C._len_torch_function_stack),
         ("torch.set_default_device('meta')", torch.get_default_device),
         ("torch.set_grad_enabled(False)", torch.is_grad_enabled),
         ("torch.set_num_threads(3)", torch.get_num_threads),
