@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from pfedlora_flwr.keys import key
+from pfedlora_flwr.methods.fedlda import FedLDA
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.methods.moments import Sums
 from pfedlora_flwr.methods.pfedlora_plus import PFedLoRAPlus
@@ -32,11 +31,11 @@ class BegunFromSums(PFedLoRAPlus):
         o = self.options
         run = shared_state.find(Path(o.begun_from) / str(self.experiment.seed))
         total = Sums.among(next(iter(run.downloads.values())))
-        within, d = total.scatter / total.n, total.sums.shape[1]
-        ridge = o.begun_s * within.trace() / d * torch.eye(d).double()
-        a = torch.linalg.solve((1 - o.begun_s) * within + ridge, total.means.T).T
+        method = run.method()
+        assert isinstance(method, FedLDA)
+        a, bias = method.scores(total, o.begun_s)
         width = self.client_model(0).width ** 0.5
         return state | {
             "up.weight": (o.begun_scale * a / width).float(),
-            "up.bias": (-0.5 * o.begun_scale * (total.means * a).sum(1)).float(),
+            "up.bias": (o.begun_scale * bias).float(),
         }

@@ -74,8 +74,8 @@ def make(page: Page) -> None:
     study = Page(RESULTS / "pretrained")
     every, closed = ended(page, FILE), page.rows(CLOSED)
     large = [row for row in every if (row["federation"], row[SAMPLES]) == ("classes", "200")]
-    rows = [row for row in every if row["federation"] == "classes" and not row["sums.dim"]]
-    rows = [row for row in rows if row not in large]
+    where = {"federation": "classes", "sums.dim": ""}
+    rows = [row for row in every if where.items() <= row.items() and row not in large]
     page.says(difference(by_seed(large, "final"), chosen(closed, "200")))
     plain = ended(study, "runs.csv")
     local = local_heads(study, plain)
