@@ -21,6 +21,8 @@ SCORES = (
     "sensitivity@",
 )
 """The scores that may decide; training/metrics.py computes them."""
+MOST_ANCHORS = 64
+"""MB of a file of anchors that travels."""
 _LANES = 32
 """PyTorch has so many streams: more lanes would share one."""
 
@@ -53,7 +55,7 @@ class Execution(Section):
         name="anchors.send",
         needs="representation",
         low=0,
-        high=64,
+        high=MOST_ANCHORS,
     )
     actors: int | None = key(
         None, "clients trained at once; auto: one per core, or one per GPU", low=1, high=4096

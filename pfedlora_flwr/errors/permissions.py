@@ -44,7 +44,8 @@ class Permissions:
     """What a run may name. Nothing is the default.
 
     code: modules. data, weights, output: the folders below which files may lie; empty: none.
-    own: values that this machine's own settings name. whose, where: in words, whose they are and
+    own: values that this machine's own settings name. sent: the folder of anchors that servers
+    sent; empty: none are taken. whose, where: in words, whose they are and
     where they are set. anything: whether all is allowed."""
 
     code: frozenset[str] = frozenset()
@@ -53,6 +54,7 @@ class Permissions:
     downloads: bool = False
     output: str = ""
     own: frozenset[str] = frozenset()
+    sent: str = ""
     whose: str = "this node"
     where: str = "its node-config"
     anything: bool = False
@@ -163,7 +165,7 @@ def check_file(what: str, path: str, key: str, also: str = "") -> None:
     now = _now()
     if now.anything or (what in ("data-path", "representation") and path in now.own):
         return
-    if what == "representation" and str(Path(path).parent) in now.own:
+    if what == "representation" and now.sent and Path(path).parent == Path(now.sent):
         return
     root = now.root(key)
     allowed = path.startswith(("/", "~")) and any(_all_below(path, r) for r in (root, also) if r)

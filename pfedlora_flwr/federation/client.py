@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from pfedlora_flwr.errors import (
     told,
     with_traceback,
 )
+from pfedlora_flwr.execution import MOST_ANCHORS
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation import messages, wire
@@ -73,8 +73,6 @@ logger = logging.getLogger(__name__)
 Arrays = list[npt.NDArray[Any]]
 _SIMULATED = {"partition-id", "num-partitions"}
 """What Flower tells a node of a simulation."""
-_LARGEST_ANCHORS = 64 * 10**6
-"""Bytes of a file that a server sends."""
 _ERRORS = (Exception, SystemExit)
 """What a user's code may raise; the process that calls it goes on."""
 
@@ -93,7 +91,6 @@ class PersonalisedClient(NumPyClient):
     ) -> None:
         """data_path: the run's, where the node's own settings, which come first, name none.
         scores: what is told of an evaluation, of `scores_told`. run: Flower's number of it."""
-        self._anew = partial(PersonalisedClient, experiment, node_config, data_path, scores, run)
         by_anchors = experiment.representation.startswith(ANCHORS)
         self.sent_anchors = permissions.sent_anchors(node_config) if by_anchors else None
         own = node_config.get(permissions.ANCHORS)  # the run names the server's copy
@@ -102,14 +99,17 @@ class PersonalisedClient(NumPyClient):
             own = str(link.with_name(os.readlink(link)) if link.is_symlink() else link)
         if own and by_anchors:
             experiment = experiment.replace(representation=f"{ANCHORS}{own}")
-        self.experiment = experiment
         self.scores = scores
         self.node_config = node_config
         self.where = ({"data-path": data_path} if data_path else {}) | dict(node_config)
-        self.setup = Setup(experiment, str(self.where.get("data-path", "")))
+        self._use(experiment)
         self.device = find_device(experiment.device)
         self.ledger = ledger_of(node_config)
         self._vouched = Config()  # of the evaluation, for the gate
+
+    def _use(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.setup = Setup(experiment, str(self.where.get("data-path", "")))
 
     def get_properties(self, config: Config) -> Config:
         """Who this node is; or of how many, where it is asked that."""
@@ -123,7 +123,6 @@ class PersonalisedClient(NumPyClient):
                 return {}
             if self.sent_anchors and messages.ANCHORS in config:
                 self._keep_anchors(config[messages.ANCHORS])
-                self = self._anew()
             return messages.written(self._claim(str(config.get(messages.DATA, ""))))
         except _ERRORS as error:
             return self._failure(error, config, self._known_as())
@@ -156,13 +155,14 @@ class PersonalisedClient(NumPyClient):
     def _keep_anchors(self, sent: object) -> None:
         """Keeps the file that the server sends, by its hash, as the run's."""
         assert self.sent_anchors
-        if not isinstance(sent, bytes) or len(sent) > _LARGEST_ANCHORS:
-            raise UserError(f"the server sends anchors of more than {_LARGEST_ANCHORS} bytes")
+        if not isinstance(sent, bytes) or len(sent) > MOST_ANCHORS * 10**6:
+            raise UserError(f"the server sends anchors of more than {MOST_ANCHORS} MB")
         file = self.sent_anchors / hashlib.sha256(sent).hexdigest()
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, sent)
         self._of_run.unlink(missing_ok=True)
         self._of_run.symlink_to(file.name)
+        self._use(self.experiment.replace(representation=f"{ANCHORS}{file}"))
 
     def _claim(self, data: str) -> Claim:
         """data: what the dataset is known by in the run's other processes, if that is known."""

@@ -63,7 +63,8 @@ class Egress(Section):
 @dataclass(frozen=True)
 class Policy(Section):
     """The rules. file, sha256: of the policy; empty: there is none, so nothing is kept back, and a
-    refusal's reason goes to the server. own: what the node-config itself names."""
+    refusal's reason goes to the server. own: what the node-config itself names. sent: the
+    folder of anchors that servers sent; empty: none are taken."""
 
     allow_code: Listed[str] = key("", "modules whose code a run may name", form=_NAMES)
     data_root: str = key("", "the folder below which a run may name data; empty: none")
@@ -94,6 +95,7 @@ class Policy(Section):
     file: str = ""
     sha256: str = ""
     own: frozenset[str] = frozenset()
+    sent: str = ""
 
     @classmethod
     def of_node(cls, node_config: Mapping[str, Any]) -> Policy:
@@ -113,8 +115,8 @@ class Policy(Section):
         merged = told | said | {n: _stricter(_KEYS[n], told[n], said[n]) for n in both}
         named = "dataset", "data-path", permissions.ANCHORS
         own = {str(node_config[n]) for n in named if n in node_config}
-        own |= {str(place) for place in [permissions.sent_anchors(node_config)] if place}
-        made = cls.of_values(merged, file=path, sha256=sha256, own=frozenset(own))
+        sent = str(permissions.sent_anchors(node_config) or "")
+        made = cls.of_values(merged, file=path, sha256=sha256, own=frozenset(own), sent=sent)
         for line in made.contradictions():
             raise UserError(line)
         if (made.epsilon_cap, made.runs_cap) != (None, None) and "state-path" not in node_config:
@@ -153,6 +155,7 @@ class Policy(Section):
             weights=self.weights_root,
             downloads=self.allow_downloads,
             own=self.own,
+            sent=self.sent,
         )
 
     def contradictions(self) -> Iterator[str]:

@@ -155,20 +155,26 @@ def test_methods_of_one_width_train_on_them_and_models_come_back(
         load_trained(where / "run", 1)
 
 
+@pytest.fixture
+def by_anchors(where: Path, pfedlora: Call) -> dict[str, Any]:
+    """The keys of a run by anchors that are written."""
+    models = base(where, "test_resnet")
+    kind = written(pfedlora, models)
+    return {"models": models, "train": "head", "representation": kind, "method": "fedlda"}
+
+
 @pytest.mark.slow
 def test_a_node_has_its_own_copy_of_the_anchors_and_no_other_file(
     where: Path,
-    pfedlora: Call,
+    by_anchors: dict[str, Any],
     sites: list[dict[str, Any]],  # noqa: F811
 ) -> None:
-    models, nodes = base(where, "test_resnet"), sites
-    kind = written(pfedlora, models)
+    keys, nodes = by_anchors, sites
     for k, node in enumerate(nodes):
         own = where / f"copy{k}"
         shutil.copy("a.anchors", own)
         node |= {"anchors": str(own), "weights-root": str(where), "policy": str(where / "rules")}
     (where / "rules").write_text("")
-    keys = {"models": models, "train": "head", "representation": kind, "method": "fedlda"}
     here, there = (serve(where / name, nodes, **keys) for name in ("one", "two"))
     assert here["models_sha256"] == there["models_sha256"]
     found = anchored.read(anchored.stamp_at(Path("copy2")))
@@ -197,13 +203,10 @@ def test_outputs_of_the_encoder_before_a_map_are_kept(where: Path, pfedlora: Cal
 @pytest.mark.slow
 def test_a_node_takes_the_anchors_that_the_server_sends(
     where: Path,
-    pfedlora: Call,
+    by_anchors: dict[str, Any],
     sites: list[dict[str, Any]],  # noqa: F811
 ) -> None:
-    models, nodes = base(where, "test_resnet"), sites
-    kind = written(pfedlora, models)
-    keys: dict[str, Any] = {"models": models, "train": "head", "method": "fedlda"}
-    keys |= {"representation": kind, "node-timeout": 1}
+    keys, nodes = by_anchors | {"node-timeout": 1}, sites
     here = serve(where / "one", nodes, **keys)
     for k, node in enumerate(nodes):
         of = {"anchors": "sent", "state-path": str(where / f"state{k}")}
@@ -250,5 +253,8 @@ def test_what_cannot_be_anchors_is_one_line(where: Path, pfedlora: Call) -> None
         check_allowed(ModelSpec("cnn1", "head", "anchors:/state/anchors/run-1"))
         with pytest.raises(UserError, match="representation names"):
             check_allowed(ModelSpec("cnn1", "head", "anchors:/state/run-1"))
+    own = Policy.of_node({"data-path": "/state/anchors"}).permissions()
+    with permissions.held(own), pytest.raises(UserError, match="representation names"):
+        check_allowed(ModelSpec("cnn1", "head", "anchors:/state/anchors/run-1"))
     with pytest.raises(UserError, match="anchors is sent; allowed with it: a state-path"):
         Policy.of_node({"anchors": "sent"})
