@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from plain_loop import SHAPES, PlainCNN
-from stock_flower import BATCH, SAMPLES, part_file, write_parts
+from stock_flower import BATCH, part_file, write_parts
 from torch import Tensor
 from torch.nn.functional import max_pool2d, relu
 
@@ -57,7 +57,7 @@ def main() -> None:
     sys.path.insert(0, str((a.checkout / "system").resolve()))
     with tempfile.TemporaryDirectory(prefix="htfllib-") as folder, redirect_stdout(sys.stderr):
         os.environ["STOCK_FLOWER"] = folder
-        write_parts(a.data, a.clients)
+        size = write_parts(a.data, a.clients, 0)
         for part in ("train", "test"):
             (Path(folder) / "dataset" / "cifar10" / part).mkdir(parents=True)
         for k in range(a.clients):
@@ -71,7 +71,7 @@ def main() -> None:
         os.chdir("/")
     rest = server.Budget[1:]
     found = {"median": round(statistics.median(rest), 3), "seconds": [round(s, 2) for s in rest]}
-    print(json.dumps(found | {"clients": a.clients, "samples": SAMPLES // a.clients}))
+    print(json.dumps(found | {"clients": a.clients, "samples": size}))
 
 
 def write_client(client: int, folder: Path) -> None:

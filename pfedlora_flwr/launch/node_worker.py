@@ -39,6 +39,7 @@ def main(file: Path, listener: socket.socket, parent: int, seconds: int) -> None
     """Answers until nothing comes for so long, the parent ends, or a process comes that has other
     code. That one is answered as those are that still wait: they start a new one."""
     app, files = client_app.here(), _files()
+    signal.signal(signal.SIGTERM, lambda *_: _stop(file))
     gc.collect()
     gc.freeze()  # what is not touched stays shared with every visit
     with _Ends(parent) as ends:
@@ -62,6 +63,12 @@ def main(file: Path, listener: socket.socket, parent: int, seconds: int) -> None
                 for output in outputs:
                     os.close(output)
                 ends.await_visit(child, line)
+
+
+def _stop(file: Path) -> NoReturn:
+    """As systemd ends a unit's processes: whoever comes next starts a worker without a warning."""
+    file.unlink(missing_ok=True)
+    os._exit(0)
 
 
 def _leave(file: Path, listener: socket.socket, *waiting: socket.socket) -> None:
@@ -135,6 +142,7 @@ def _visit(
     """The forked process, from its beginning to its end."""
     code = 1
     try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         with contextlib.suppress(OSError):  # a sandbox may forbid it
             _OOM.write_text(_RATHER)

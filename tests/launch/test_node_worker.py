@@ -179,6 +179,11 @@ def test_a_worker_ends_when_it_is_idle_when_its_parent_does_and_when_code_has_ch
     assert node.workers() != [worker]
     wait(lambda: not node.workers())
     assert not node.socket.exists()
+    node.ask()
+    os.kill(node.workers()[0], signal.SIGTERM)  # as systemd stops a unit
+    wait(lambda: not node.workers())
+    assert node.ask()["said"] == "", "no warning: it was told to end"
+    os.kill(node.workers()[0], signal.SIGTERM)
     words = [sys.executable, "-m", "benchmarks.node_message", str(node.state), json.dumps(SMALL)]
     parent = subprocess.Popen(
         ["sh", "-c", '"$@" >&2; touch done; sleep 300', "sh", *words, "{}"],
