@@ -10,17 +10,6 @@ from pfedlora_flwr.errors import wrong
 from pfedlora_flwr.experiment import Experiment, at_least
 from pfedlora_flwr.keys import AUTO, Form, Key, Listed, Scalar, Section, key, keys_of
 
-SCORES = (
-    "accuracy",
-    "balanced-accuracy",
-    "macro-f1",
-    "auroc",
-    "average-precision",
-    "log-loss",
-    "ece",
-    "sensitivity@",
-)
-"""The scores that may decide; training/metrics.py computes them."""
 MOST_ANCHORS = 64
 """MB of a file of anchors that travels."""
 _LANES = 32
@@ -99,7 +88,6 @@ class Execution(Section):
         "the score that decides: what is tuned, the round of the best validation, the verdict."
         " Of log-loss and ece less is better; sensitivity@CLASS is a class's recall",
         name="verdict.score",
-        choices=SCORES,
     )
     verdict_margin: float = key(
         2.0,

@@ -212,7 +212,7 @@ def keys_page() -> str:
     """docs/keys.md."""
     known = all_keys()
     parts = [_PAGE, "## The Experiment", _RESULT, _list(known[name] for name in experiment.KEYS)]
-    parts += ["## The Execution", _REST, _list(execution.KEYS.values())]
+    parts += ["## The Execution", _REST, _list(known[name] for name in execution.KEYS)]
     first: dict[Key, str] = {}
     for name in registry.NAMES:
         title = registry.title(name)

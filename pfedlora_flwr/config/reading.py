@@ -28,6 +28,7 @@ from pfedlora_flwr.methods.method import Method
 from pfedlora_flwr.models import lora
 from pfedlora_flwr.models import registry as models
 from pfedlora_flwr.models.spec import ANCHORS
+from pfedlora_flwr.training.metrics import MAY_DECIDE
 
 _PER_CLIENT = "partition.classes-per-client"
 """A key that may be auto, and is a number in an Experiment."""
@@ -47,8 +48,8 @@ _LOCATED = {
 
 @cache
 def all_keys() -> dict[str, Key]:
-    """Every key by name: the Experiment's, with what the data room allows, the Execution's, then
-    each method's own."""
+    """Every key by name: the Experiment's and the Execution's, with what the rooms of data and
+    scores allow, then each method's own."""
     ours = experiment.KEYS
     target = ours["target-accuracy"]
     found = ours | {
@@ -57,7 +58,8 @@ def all_keys() -> dict[str, Key]:
         "split.kind": replace(ours["split.kind"], choices=[*split.KINDS]),
         "target-accuracy": replace(target, meaning=f"{target.meaning} ({datasets.targets()})"),
     }
-    found |= execution.KEYS
+    deciding = execution.KEYS["verdict.score"]
+    found |= execution.KEYS | {"verdict.score": replace(deciding, choices=MAY_DECIDE)}
     for name in registry.NAMES:
         found |= option_keys(name, registry.find(name).Options)
     return found

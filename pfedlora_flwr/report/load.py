@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pfedlora_flwr.comparison.outcome import Outcome, by_seed, of_one_code, reported
 from pfedlora_flwr.comparison.plan import Candidate, Keys, Plan, unit
+from pfedlora_flwr.config import find_key
 from pfedlora_flwr.errors import UserError, some
-from pfedlora_flwr.execution import KEYS as EXECUTION_KEYS
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import KEYS
 from pfedlora_flwr.files import check_folder
@@ -142,9 +142,7 @@ def load(paths: Iterable[Path], target: float | None = None, verdict: Keys | Non
         ]
     first = next((run.config.execution for o in outcomes for run in o.runs.values()), Execution())
     judged = first.flat() | judged | (verdict or {})
-    score, margin = (
-        EXECUTION_KEYS[k].parse(judged[k]) for k in ("verdict.score", "verdict.margin")
-    )
+    score, margin = (find_key(k).parse(judged[k]) for k in ("verdict.score", "verdict.margin"))
     outcomes = [
         replace(o, runs={seed: run.judged_by(score) for seed, run in o.runs.items()})
         for o in outcomes

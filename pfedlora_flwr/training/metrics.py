@@ -152,6 +152,8 @@ OF_DECISIONS = ("balanced_accuracy", "macro_f1")
 """Those beside accuracy that the predicted classes alone make: they are always there."""
 _BY_CLASS = (*OF_DECISIONS, "auroc", "average_precision")
 SENSITIVITY = "sensitivity@"
+MAY_DECIDE = (*(name.replace("_", "-") for name in SCORES), SENSITIVITY)
+"""What the key `verdict.score` allows."""
 SMALLER_IS_BETTER = frozenset({"log_loss", "ece"})
 
 
