@@ -355,6 +355,11 @@ class Experiment(Section):
         return self.sharing == "none"
 
     @property
+    def control(self) -> str:
+        """The key by which a control shares less than its method does; empty: it is none."""
+        return "" if self.sharing == "mean" else f"sharing={self.sharing}"
+
+    @property
     def masked_weight(self) -> int:
         """The largest weight under masks: 1 of `dp`, which weighs all clients alike, and of
         sums."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pfedlora_flwr.errors import UserError
@@ -33,6 +35,10 @@ class Feature:
         """The key by which it hides something of the clients; empty: it does not."""
         return ""
 
+    def shows(self, e: Experiment, x: Execution) -> str:
+        """What lets the server read a single client's upload; empty: it does not."""
+        return ""
+
     def unnoised(self, e: Experiment, kept: bool) -> list[str]:
         """What it lets be learned in spite of noise, a line each. kept: whether uploads are."""
         return []
@@ -42,6 +48,8 @@ class Feature:
 
     files: tuple[str, ...] = ()
     """What it leaves in a run's directory of the rounds so far."""
+    controls: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    """By key its values, as reports call them: all but the first make a run a control."""
     learns_otherwise: frozenset[str] = frozenset()
     """Its keys with which clients no longer learn as in the paper's tables."""
 

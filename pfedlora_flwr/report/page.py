@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from pfedlora_flwr.report import gains
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.table import Table
 
@@ -93,7 +94,7 @@ def _taken(left: list[Picture], names: tuple[str, ...]) -> str:
         for name in names
         for picture in left
         if (stem := picture.path.stem).startswith(name)
-        if not re.search("sharing-(none|start)", stem)
+        if not gains.OF_CONTROLS.search(stem)
     ]
     left[:] = [picture for picture in left if picture not in found]
     return _figures(found)

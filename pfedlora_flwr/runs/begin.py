@@ -252,9 +252,9 @@ class Without(Begin):
         if e.fixes_clients:
             raise UserError(f"{told}; with {e.fixes_clients} begin a new run without its site")
         leave = f"resume=true and clients-left={self.client} lets it leave"
-        if e.sharing == "none":
+        if e.state_per_client:
             raise UserError(
-                f"{told}, and with sharing=none no other client's model knows of it; {leave}"
+                f"{told}, and with {e.control} no other client's model knows of it; {leave}"
             )
         if self._first is None:
             raise UserError(
