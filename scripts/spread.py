@@ -52,7 +52,7 @@ FEATURES = (
         "membership of clients",
         r"^audit/|runs/(joining|audits)|features/membership",
         r"clients[-_](joined|left)|joined_after|check_join|left_(by|after)|gone_after|leaves_of"
-        r"|\bmembership\(|joined-",
+        r"|\bmembership\(|joined-|features\.membership|(?<!total)\.members\b|\bMembers\b",
     ),
     Feature(
         "Ray cluster",

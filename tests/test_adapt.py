@@ -259,7 +259,7 @@ def test_who_joined_and_left_in_later_rounds_than_the_visits_does_not_matter(
     """And the adapted model has all classes' names, of which the site knows two."""
     shared = shared_state.read(federation / "shared.safetensors")
     was = {"held_out.clients": 0, "clients": 8, "rounds": 80, "held_out.samples": "all"}
-    e = shared.experiment.replace(**was, clients_joined="50:3", clients_left="11:0")
+    e = shared.experiment.replace(**was, **{"members.joined": "50:3", "members.left": "11:0"})
     file = saved(replace(shared, experiment=e), tmp_path / "s.safetensors")
     options = {"dataset": digits(tmp_path, 2), "rounds": 1}
     pfedlora_flwr.adapt(file, tmp_path / "new", samples=4, **options)

@@ -35,6 +35,11 @@ class Feature:
         """The key by which it hides something of the clients; empty: it does not."""
         return ""
 
+    def gone(self, keys: Mapping[str, Any], round: int) -> set[int]:
+        """The clients that a run of these keys, as its file has them, no longer has after `round`.
+        Raises UserError for keys that are none."""
+        return set()
+
     def shows(self, e: Experiment, x: Execution) -> str:
         """What lets the server read a single client's upload; empty: it does not."""
         return ""
@@ -50,6 +55,8 @@ class Feature:
     """What it leaves in a run's directory of the rounds so far."""
     controls: Mapping[str, Mapping[str, str]] = MappingProxyType({})
     """By key its values, as reports call them: all but the first make a run a control."""
+    growing: frozenset[str] = frozenset()
+    """Its keys that a resumed run may change."""
     learns_otherwise: frozenset[str] = frozenset()
     """Its keys with which clients no longer learn as in the paper's tables."""
 

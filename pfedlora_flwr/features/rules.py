@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
@@ -24,6 +25,9 @@ FEATURES = Privacy(), Membership(), Audit(), HeldOutClients(), Masks(), Sharing(
 CONTROLS = {key: names for feature in FEATURES for key, names in feature.controls.items()}
 """By key its values, as reports call them: all but the first make a run a control."""
 
+GROWING = frozenset[str]().union(*(feature.growing for feature in FEATURES))
+"""The keys that a resumed run may change."""
+
 
 def check(e: Experiment, x: Execution, method: type[Method]) -> None:
     """Raises UserError for the first feature whose keys do not go together with others."""
@@ -43,6 +47,12 @@ def check(e: Experiment, x: Execution, method: type[Method]) -> None:
 def normal(keys: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Those of these keys that make controls, at the values with which a run is none."""
     return {key: next(iter(names)) for key, names in CONTROLS.items() if key in keys}
+
+
+def gone(keys: Mapping[str, Any], round: int) -> set[int]:
+    """The clients that a run of these keys, as its file has them, no longer has after `round`.
+    Raises UserError for keys that are none."""
+    return {client for feature in FEATURES for client in feature.gone(keys, round)}
 
 
 def shows(e: Experiment, x: Execution) -> Iterator[str]:

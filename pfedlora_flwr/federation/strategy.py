@@ -144,7 +144,7 @@ class PersonalisedStrategy:
 
     def _connect(self, grid: Grid) -> Clients:
         e, x, run = self.experiment, self.execution, self.run
-        left = e.left_by(self.state.round + 1)
+        left = e.gone(self.state.round + 1)
         clients = Clients(grid, self.method, x, run, left, self._message, self._fail, self._refuse)
         self._data = clients.roster.data
         logger.info("data: %s", data_told(run, e, self.method.task))
@@ -162,7 +162,7 @@ class PersonalisedStrategy:
     def _round(self, number: int, clock: Clock) -> Round:
         e = self.experiment
         sampled = sample_clients(e.seed, number, e.clients_in(number), e.sampled_in(number))
-        self.state.forget_evaluations(e.left_by(number))
+        self.state.forget_evaluations(e.gone(number))
         round = Round(number, sampled, clock, exchanges_lora=self.method.shares_lora)
         self.chain.begin(round)
         return round
@@ -215,7 +215,8 @@ class PersonalisedStrategy:
         messages = clients.messages(round, wanted, "evaluating")
         answered = self._take_counts(round, clients.ask(round, messages, "evaluating"))
         known = self.state.versions.keys() | self.state.counts.keys()
-        trained = set(wanted) if not round.number else known - self.experiment.left_by(round.number)
+        there = known - self.experiment.gone(round.number).keys()
+        trained = there if round.number else set(wanted)
         current = answered if not round.number else trained - self.state.stale
         self._enough(round, f"the evaluation of round {round.number}", len(current), len(trained))
         round.clock.lap("evaluate")

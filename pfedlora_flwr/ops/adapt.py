@@ -36,8 +36,6 @@ from pfedlora_flwr.training.kinds import TEXT, VECTORS
 RESULT = "adapted.json"
 _KEYS = ("dataset", "data-path", "models", "rounds", "device")
 """Keys that a client may set for itself, beside those of its own data, `data.…`."""
-_NOBODY_ELSE = {"clients-joined": "", "clients-left": ""}
-"""Who came and went after which of the run's rounds says nothing of the client's visits."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
                 " the client's own dataset"
             )
     e = shared.experiment
-    keys = config.run_config(e.flat() | {"rounds": e.held_out.rounds, **_NOBODY_ELSE, **options})
+    keys = config.run_config(e.by_itself().flat() | {"rounds": e.held_out.rounds, **options})
     wanted, path = keys.experiment, keys.execution.data_path
     where = {"data-path": str(absolute(path))} if path else {}
     own = "dataset" in options
