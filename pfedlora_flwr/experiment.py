@@ -278,10 +278,9 @@ class Experiment(Section):
         """The clients that are never sampled."""
         return range(self.trained_clients, self.clients)
 
-    def adapts(self, round: int) -> bool:
-        """Whether the held-out clients are adapted after this round."""
-        every = self.held_out.every and round % self.held_out.every == 0
-        return bool(self.held_out.clients and round and (every or round == self.rounds))
+    def untrained(self, client: int) -> str:
+        """Why the run has no model of a client; empty: it may have one."""
+        return "is held out and was never trained" if client in self.held_out_clients else ""
 
     @property
     def noises_gradients(self) -> bool:

@@ -35,15 +35,6 @@ class Feature:
         """The key by which it hides something of the clients; empty: it does not."""
         return ""
 
-    def gone(self, keys: Mapping[str, Any], round: int) -> set[int]:
-        """The clients that a run of these keys, as its file has them, no longer has after `round`.
-        Raises UserError for keys that are none."""
-        return set()
-
-    def shows(self, e: Experiment, x: Execution) -> str:
-        """What lets the server read a single client's upload; empty: it does not."""
-        return ""
-
     def unnoised(self, e: Experiment, kept: bool) -> list[str]:
         """What it lets be learned in spite of noise, a line each. kept: whether uploads are."""
         return []
@@ -51,6 +42,14 @@ class Feature:
     def add_result(self, result: Any, e: Experiment, round: int) -> None:
         """Adds to a run's result after `round` what it tells."""
 
+    def without_scores(self, result: Any) -> int:
+        """How many clients of a run with this result its last means leave out, as they should."""
+        return 0
+
+    phases: Mapping[str, str] = MappingProxyType({})
+    """What a server does with clients beside their training and evaluation, in words by phase."""
+    lines: tuple[str, ...] = ()
+    """The files of a run's directory in which it writes lines, which stay when the run goes on."""
     files: tuple[str, ...] = ()
     """What it leaves in a run's directory of the rounds so far."""
     controls: Mapping[str, Mapping[str, str]] = MappingProxyType({})

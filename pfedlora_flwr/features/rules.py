@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
@@ -25,6 +24,8 @@ FEATURES = Privacy(), Membership(), Audit(), HeldOutClients(), Masks(), Sharing(
 CONTROLS = {key: names for feature in FEATURES for key, names in feature.controls.items()}
 """By key its values, as reports call them: all but the first make a run a control."""
 
+PHASES = {name: words for feature in FEATURES for name, words in feature.phases.items()}
+"""What a server does with clients beside their training and evaluation, in words by phase."""
 GROWING = frozenset[str]().union(*(feature.growing for feature in FEATURES))
 """The keys that a resumed run may change."""
 
@@ -47,17 +48,6 @@ def check(e: Experiment, x: Execution, method: type[Method]) -> None:
 def normal(keys: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Those of these keys that make controls, at the values with which a run is none."""
     return {key: next(iter(names)) for key, names in CONTROLS.items() if key in keys}
-
-
-def gone(keys: Mapping[str, Any], round: int) -> set[int]:
-    """The clients that a run of these keys, as its file has them, no longer has after `round`.
-    Raises UserError for keys that are none."""
-    return {client for feature in FEATURES for client in feature.gone(keys, round)}
-
-
-def shows(e: Experiment, x: Execution) -> Iterator[str]:
-    """What lets the server read a single client's upload."""
-    return filter(None, (feature.shows(e, x) for feature in FEATURES))
 
 
 def unused(name: str, e: Experiment) -> str:

@@ -26,7 +26,7 @@ from pfedlora_flwr.models.kept import base_of
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.rows import HeldOutRow
+from pfedlora_flwr.runs.rows import AdaptedRow
 from pfedlora_flwr.runs.shared_state import SharedState, newcomer
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
@@ -55,7 +55,7 @@ def adapt(
     samples: int | None = None,
     overwrite: bool = False,
     options: Mapping[str, object],
-) -> HeldOutRow:
+) -> AdaptedRow:
     """Adapts a client to the shared state in `place`, a run's directory or a file of `pfedlora
     export RUN --shared`, and writes its model and `adapted.json` to the folder `output`.
 
@@ -101,7 +101,7 @@ def _write(
     output: Path,
     found: Adapted,
     about: dict[str, Any],
-    row: HeldOutRow,
+    row: AdaptedRow,
     own_data: str,
     *,
     overwrite: bool,

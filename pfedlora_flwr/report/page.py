@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from pfedlora_flwr.features.tables import OF_GAINS
 from pfedlora_flwr.report import gains
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.table import Table
@@ -20,7 +21,7 @@ _STYLE, _SCRIPT = (
     Path(__file__).with_name(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
 )
 _SECTIONS = (
-    ("Who gains", ("gain", "sites", "held_out"), ("verdict", "sites", "held_out", "clients")),
+    ("Who gains", ("gain", "sites", *OF_GAINS), ("verdict", "sites", *OF_GAINS, "clients")),
     ("Accuracy and cost", (), ("accuracy", "missing")),
     ("Curves", ("curves", "robustness"), ()),
     ("The data", ("partition", "inputs"), ()),

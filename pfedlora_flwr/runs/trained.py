@@ -211,9 +211,9 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
     experiment = config.experiment
     if not isinstance(client, Integral) or not 0 <= client < experiment.clients:
         raise UserError(f"client is {client!r}; allowed: 0 to {experiment.trained_clients - 1}")
-    if client in experiment.held_out_clients:
+    if why := experiment.untrained(client):
         raise UserError(
-            f"client {client} of {run.path} is held out and was never trained; adapt it with"
+            f"client {client} of {run.path} {why}; adapt it with"
             f" `pfedlora adapt {run.path} --client {client} --output DIR`"
         )
     state, versions = _versions(run, config)

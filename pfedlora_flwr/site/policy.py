@@ -17,7 +17,6 @@ from typing import Any
 
 from pfedlora_flwr.errors import UserError, as_line, meant, permissions
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.features import rules as features
 from pfedlora_flwr.keys import Form, Key, Listed, Section, key, keys_of
 from pfedlora_flwr.methods import registry
 
@@ -191,10 +190,15 @@ class Policy(Section):
         if self.rounds and e.rounds > self.rounds:
             yield f"rounds is {self.rounds} here, and {e.rounds} in this run"
         if not self.audit:
-            shown = [*features.shows(e, config.execution)]
-            shown += ["aggregation is krum"] if e.aggregation == "krum" else []
-            shown += ["a round has one client"] if e.sampled == 1 else []
-            yield from (f"audit is false here, and {what} in this run" for what in shown)
+            keeps = {
+                "audit.uploads is true": config.execution.keeps_uploads,
+                e.control.replace("=", " is "): e.state_per_client,
+                "aggregation is krum": e.aggregation == "krum",
+                "a round has one client": e.sampled == 1,
+            }
+            yield from (
+                f"audit is false here, and {k} in this run" for k, on in keeps.items() if on
+            )
         if kind == "evaluate" and not (self.adapt if asked.get("adapt") else self.evaluate):
             yield f"{'adapt' if asked.get('adapt') else 'evaluate'} is false here"
         if self.egress.scores == "none" and e.secagg.enabled:

@@ -29,9 +29,6 @@ class Audit(Feature):
     def one_mean(self, e: Experiment, x: Execution) -> str:
         return "audit.uploads" if x.keeps_uploads else ""
 
-    def shows(self, e: Experiment, x: Execution) -> str:
-        return "audit.uploads is true" if x.keeps_uploads else ""
-
     def unnoised(self, e: Experiment, kept: bool) -> list[str]:
         if not kept or not e.noises_rounds or e.noises_sums:
             return []

@@ -5,16 +5,20 @@ What lies before stays as it is, to the bit. Later draws are from those that are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pfedlora_flwr.config import check
 from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.experiment import KEYS, Experiment
+from pfedlora_flwr.features.membership.keys import Members
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.site_names import client_of
+
+LATER = "a new run has clients-held-out for clients that"
 
 
 def by_numbers(e: Experiment) -> Experiment:
@@ -33,6 +37,13 @@ def as_before(wanted: Experiment, saved: Experiment) -> Experiment:
     return wanted.replace(rounds=saved.rounds, clients=saved.clients, members=saved.members)
 
 
+def gone_after(keys: Mapping[str, Any], round: int) -> set[int]:
+    """The clients that a run of these keys, as its file has them, no longer has after `round`.
+    Raises UserError for keys that are none."""
+    left = KEYS["clients-left"].parse(keys.get("clients-left", ""))
+    return Members(left=left).gone_after(round)
+
+
 def check_clients(run: RunFiles, saved: Experiment, clients: int) -> None:
     """Raises UserError unless the run of `saved` can go on with so many clients."""
     told = f"clients is {clients}, and the run in {str(run.path)!r} has {saved.clients}"
@@ -43,7 +54,7 @@ def check_clients(run: RunFiles, saved: Experiment, clients: int) -> None:
     if run.partition != OWN:
         raise UserError(
             f"{told}: of a shared dataset each client's part would change; only sites with data of"
-            " their own can join, and a new run has clients-held-out for clients that come later"
+            f" their own can join, and {LATER} come later"
         )
     if saved.fixes_clients:
         raise UserError(f"{told}: with {saved.fixes_clients} no site can join; begin a new run")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
-from pfedlora_flwr.experiment import KEYS, Experiment
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.feature import Feature
-from pfedlora_flwr.features.membership.keys import Members
 from pfedlora_flwr.methods.method import Method
 
 
@@ -29,15 +27,14 @@ class Membership(Feature):
             )
         _joined(e)
 
-    def gone(self, keys: Mapping[str, Any], round: int) -> set[int]:
-        left = KEYS["clients-left"].parse(keys.get("clients-left", ""))
-        return Members(left=left).gone_after(round)
-
     def add_result(self, result: Any, e: Experiment, round: int) -> None:
         if after := joined_after(e):
             result["joined"] = after
         if after := left_after(e, round):
             result["left"] = after
+
+    def without_scores(self, result: Any) -> int:
+        return len(result.get("left", ()))
 
 
 def left_after(e: Experiment, round: int) -> dict[str, int]:

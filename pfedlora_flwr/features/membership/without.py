@@ -9,7 +9,7 @@ from functools import cached_property
 from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.features.membership.record import text_of
+from pfedlora_flwr.features.membership.record import LATER, text_of
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.runs.begin import Begin
 from pfedlora_flwr.runs.checkpoint import ServerState
@@ -43,8 +43,8 @@ class Without(Begin):
         if old.partition != OWN:
             raise UserError(
                 f"{told}, and the clients of {old.path} share one dataset, of which every client's"
-                " part would change; only sites with data of their own can be forgotten, and a new"
-                " run has clients-held-out for clients that are not trained"
+                " part would change; only sites with data of their own can be forgotten, and"
+                f" {LATER} are not trained"
             )
         if e.start_from:
             raise UserError(

@@ -29,6 +29,3 @@ class Sharing(Feature):
             raise UserError(
                 f"sharing is start; allowed with {e.method}: mean, none: {method.needs_downloads}"
             )
-
-    def shows(self, e: Experiment, x: Execution) -> str:
-        return "sharing is none" if e.state_per_client else ""
