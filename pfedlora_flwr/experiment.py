@@ -11,12 +11,13 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from pfedlora_flwr.data.keys import DataKeys, PartitionKeys, SplitKeys
 from pfedlora_flwr.features.dp.keys import DP
 from pfedlora_flwr.features.held_out.keys import HeldOut
 from pfedlora_flwr.features.masks.keys import SecAgg
+from pfedlora_flwr.features.membership.keys import Members
 from pfedlora_flwr.federation.keys import Stop
 from pfedlora_flwr.keys import (
     Form,
@@ -40,20 +41,6 @@ class NoOptions(Section):
     name and a dot."""
 
     prefix: ClassVar[str | None] = None
-
-
-def _pair(word: str) -> tuple[int, int]:
-    last, clients = word.split(":")
-    return int(last), int(clients)
-
-
-def _left(word: str) -> tuple[int, int | str]:
-    last, _, client = word.partition(":")
-    if not (client and last.isascii() and last.isdigit()):
-        last, client = "-1", word
-    if not client:
-        raise ValueError(word)
-    return int(last), int(client) if client.isascii() and client.isdigit() else client
 
 
 def _part(word: str) -> str:
@@ -129,18 +116,7 @@ class Experiment(Section):
         low=1,
         high=1_000_000,
     )
-    clients_joined: Listed[tuple[int, int]] = key(
-        "",
-        "clients that joined after round 1, as R:N: only the first N clients take part up to"
-        " round R. Set by --resume with more `clients`",
-        form=Form("R:N, or several of them", _pair, empty=True),
-    )
-    clients_left: Listed[tuple[int, int | str]] = key(
-        "",
-        "clients that left, as R:K: client K is in no round after round R. K alone: in none, or"
-        " with --resume in none after the run's last one, and K may be its site's name",
-        form=Form("R:K or K, or several of them", _left, empty=True),
-    )
+    members: Members = section(Members)
     held_out: HeldOut = section(HeldOut, needs="clients-held-out")
     participation: float = key(
         1.0, "C, the share of clients sampled in each round", above=0, high=1
@@ -302,10 +278,9 @@ class Experiment(Section):
         """The clients that are never sampled."""
         return range(self.trained_clients, self.clients)
 
-    def adapts(self, round: int) -> bool:
-        """Whether the held-out clients are adapted after this round."""
-        every = self.held_out.every and round % self.held_out.every == 0
-        return bool(self.held_out.clients and round and (every or round == self.rounds))
+    def untrained(self, client: int) -> str:
+        """Why the run has no model of a client; empty: it may have one."""
+        return "is held out and was never trained" if client in self.held_out_clients else ""
 
     @property
     def noises_gradients(self) -> bool:
@@ -355,6 +330,11 @@ class Experiment(Section):
         return self.sharing == "none"
 
     @property
+    def control(self) -> str:
+        """The key by which a control shares less than its method does; empty: it is none."""
+        return "" if self.sharing == "mean" else f"sharing={self.sharing}"
+
+    @property
     def masked_weight(self) -> int:
         """The largest weight under masks: 1 of `dp`, which weighs all clients alike, and of
         sums."""
@@ -366,23 +346,28 @@ class Experiment(Section):
         tolerance makes 0.29·100 the 29 it is."""
         return self.sampled_in(self.rounds)
 
-    def left_by(self, round: int) -> set[int]:
-        """The clients that have left before a round."""
-        return gone_after(self.clients_left, round - 1)
+    def gone(self, round: int) -> dict[int, str]:
+        """The clients that are there no more in a round, and why."""
+        return dict.fromkeys(self.members.gone_after(round - 1), "has left (clients-left)")
 
     def is_kept(self, round: int) -> bool:
         """Whether a round's checkpoint stays for good, as the last one before sites joined."""
-        return round in dict(self.clients_joined)
+        return round in dict(self.members.joined)
 
     def fewer_since(self, round: int) -> int:
         """The last round before this one after which clients left; -1: none."""
-        return max((last for last, _ in self.clients_left if last < round), default=-1)
+        return max((last for last, _ in self.members.left if last < round), default=-1)
 
     def clients_in(self, round: int) -> Sequence[int]:
         """The clients that can be sampled in a round, ascending."""
-        until = next((n for last, n in self.clients_joined if round <= last), self.trained_clients)
-        gone = self.left_by(round)
+        joined = self.members.joined
+        until = next((n for last, n in joined if round <= last), self.trained_clients)
+        gone = self.gone(round)
         return [k for k in range(until) if k not in gone] if gone else range(until)
+
+    def by_itself(self) -> Self:
+        """The same for a client to which nobody else's rounds matter."""
+        return self.replace(members=Members())
 
     def sampled_in(self, round: int) -> int:
         """K of a round."""
@@ -391,7 +376,7 @@ class Experiment(Section):
     @property
     def fewest_sampled(self) -> int:
         """K of the round in which it is least, as clients leave."""
-        changes = {1, *(last + 1 for last, _ in self.clients_left if last >= 0)}
+        changes = {1, *(last + 1 for last, _ in self.members.left if last >= 0)}
         return min(map(self.sampled_in, changes))
 
     @property
@@ -401,13 +386,6 @@ class Experiment(Section):
 
 
 KEYS = keys_of(Experiment)
-
-
-def gone_after(left: object, round: int) -> set[int]:
-    """The clients that the key `clients-left`, or its text, lets be in no round after `round`; who
-    is a site's name there has no number yet. Raises UserError for a text that is none."""
-    pairs = left if isinstance(left, Listed) else KEYS["clients-left"].parse(left)
-    return {client for last, client in pairs if last <= round and not isinstance(client, str)}
 
 
 def at_least(share: float, of: int) -> int:

@@ -180,11 +180,11 @@ def _strategy(
         observers.begin(config.flat() | {"output": str(run.path)})
         strategy = PersonalisedStrategy(e, config.execution, method, run, state, observers.round)
         yield strategy
-        done = strategy.state.round
-        if (done < e.rounds and not strategy.ended) or strategy.to_adapt():
-            end("stopped", f"the ServerApp ended after round {done} of {e.rounds}", "user")
-        else:
+        if strategy.is_done:
             end("completed")
+        else:
+            done = strategy.state.round
+            end("stopped", f"the ServerApp ended after round {done} of {e.rounds}", "user")
     except RunStopped as stop:
         end("stopped", str(stop), stop.by, resumable=stop.by != "dp")
         raise

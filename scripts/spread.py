@@ -52,7 +52,7 @@ FEATURES = (
         "membership of clients",
         r"^audit/|runs/(joining|audits)|features/membership",
         r"clients[-_](joined|left)|joined_after|check_join|left_(by|after)|gone_after|leaves_of"
-        r"|\bmembership\(|joined-",
+        r"|\bmembership\(|joined-|features\.membership|(?<!total)\.members\b|\bMembers\b",
     ),
     Feature(
         "Ray cluster",
@@ -87,7 +87,7 @@ FEATURES = (
 )
 
 
-LISTS = tuple(f"features/{name}.py" for name in ("rules", "plans", "records", "tables"))
+LISTS = tuple(f"features/{name}.py" for name in ("rules", "phases", "plans", "records", "tables"))
 """A line for each feature."""
 LATER = re.compile(
     r"models/(lora|text|basis|pretrained|foreign|summed|private)|data/(outputs|remarks|tokens)"

@@ -24,7 +24,7 @@ from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import adapt as adapted_to
 from pfedlora_flwr.federation.adapt import alone
 from pfedlora_flwr.federation.client import PersonalisedClient
-from pfedlora_flwr.federation.messages import Instruction, held_out_from_metrics, written
+from pfedlora_flwr.federation.messages import Instruction, adapted_from_metrics, written
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.lora_residual import LEFT, RIGHT
 from pfedlora_flwr.methods.method import Refused
@@ -259,7 +259,7 @@ def test_who_joined_and_left_in_later_rounds_than_the_visits_does_not_matter(
     """And the adapted model has all classes' names, of which the site knows two."""
     shared = shared_state.read(federation / "shared.safetensors")
     was = {"held_out.clients": 0, "clients": 8, "rounds": 80, "held_out.samples": "all"}
-    e = shared.experiment.replace(**was, clients_joined="50:3", clients_left="11:0")
+    e = shared.experiment.replace(**was, **{"members.joined": "50:3", "members.left": "11:0"})
     file = saved(replace(shared, experiment=e), tmp_path / "s.safetensors")
     options = {"dataset": digits(tmp_path, 2), "rounds": 1}
     pfedlora_flwr.adapt(file, tmp_path / "new", samples=4, **options)
@@ -592,7 +592,7 @@ HONEST: dict[str, Any] = {
 
 def test_what_a_client_tells_of_its_adaptation_is_checked() -> None:
     def read(*rows: object) -> list[Any]:
-        return held_out_from_metrics({"held_out": json.dumps(rows)}, 3, 8, ["all"])
+        return adapted_from_metrics({"held_out": json.dumps(rows)}, 3, 8, ["all"])
 
     assert read(HONEST) == [HONEST]
     lies: list[dict[str, Any]] = [{name: None} for name in HONEST]
@@ -604,7 +604,7 @@ def test_what_a_client_tells_of_its_adaptation_is_checked() -> None:
         with pytest.raises(Refused):
             read(*rows)
     with pytest.raises(Refused):
-        held_out_from_metrics({}, 3, 8, ["all"])
+        adapted_from_metrics({}, 3, 8, ["all"])
 
 
 def test_sites_with_data_of_their_own_leave_no_normalisation_to_a_newcomer(

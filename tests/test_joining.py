@@ -22,14 +22,15 @@ from pfedlora_flwr.commands.start_run import start
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site, forget
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.features.membership.record import membership
+from pfedlora_flwr.features.membership import record
 from pfedlora_flwr.features.membership.rules import joined_after, left_after
+from pfedlora_flwr.features.membership.without import Without
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.tensors import tensors_of
-from pfedlora_flwr.runs.begin import Without, find, resumed
+from pfedlora_flwr.runs.begin import find, resumed
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import Call, run_locally
 from tests.plain import Plain
@@ -170,7 +171,7 @@ def test_a_run_is_trained_anew_without_a_site_from_the_state_that_it_joined(
     anew.claim()
     assert said(run.path, new.path, 3)[0] == f"{new.path} holds this run, and goes on after round 2"
     submitted, _ = resumed(new, {}, {"resume": True, "output": str(new.path)}, "")
-    assert str(submitted.experiment.clients_left) == "2:3"
+    assert str(submitted.experiment.members.left) == "2:3"
     assert submitted.experiment.fingerprint() == new.experiment().fingerprint()
     keys |= {"resume": True, "clients": 4, "rounds": 6}
     result = serve(new.path, there, **keys)
@@ -218,7 +219,7 @@ def test_a_site_leaves_and_counts_in_nothing_from_then_on(
         serve(run.path, there, **again | {"clients_left": f"1:{leaver}"})
     result = serve(run.path, there, **again | {"clients_left": leaver})
     assert result["left"] == {str(leaver): 2}
-    assert str(run.experiment().clients_left) == f"2:{leaver}"
+    assert str(run.experiment().members.left) == f"2:{leaver}"
     assert run.rounds()[:2] == before
     assert list(run.visits())[: len(visits)] == visits
     assert all(row["sampled"] == row["admitted"] for row in run.rounds())
@@ -233,7 +234,7 @@ def test_a_site_leaves_and_counts_in_nothing_from_then_on(
     told = "only 2 of 3 clients connected.*client . has left"
     with pytest.raises(RunFailed, match=told):
         serve(run.path, [away, *there[:2]], **again | {"rounds": 6, "node_timeout": 3})
-    assert str(run.experiment().clients_left) == f"2:{leaver}"
+    assert str(run.experiment().members.left) == f"2:{leaver}"
 
 
 @pytest.mark.slow
@@ -277,7 +278,7 @@ def test_two_joins_after_one_round_are_one(tmp_path: Path, sites: list[dict[str,
     with pytest.raises(RunFailed, match="only 2 of 3 clients connected"):
         serve(run.path, sites[:2], resume=True, clients=3, rounds=3, node_timeout=2)
     assert serve(run.path, sites, resume=True, rounds=3)["joined"] == {"2": 2, "3": 2}
-    assert str(run.experiment().clients_joined) == "2:2"
+    assert str(run.experiment().members.joined) == "2:2"
 
 
 @pytest.mark.slow
@@ -428,8 +429,8 @@ def test_a_leave_counts_with_those_before_it(
     run.write_config(config.run_config({**keys, "min-clients": "auto", "clients-left": before}))
     again = {**keys, "resume": True, "clients-left": leaves}
     with pytest.raises(UserError, match=told):
-        membership(run, config.run_config(again))
-    assert str(run.experiment().clients_left) == before
+        record.resumed(run, config.run_config(again))
+    assert str(run.experiment().members.left) == before
 
 
 def test_a_run_that_waits_for_more_clients_than_stay_goes_on_with_fewer(tmp_path: Path) -> None:
@@ -445,7 +446,7 @@ def test_a_run_that_waits_for_more_clients_than_stay_goes_on_with_fewer(tmp_path
     find(run, going_on).claim()
     run.close()
     assert run.run_config().execution.min_clients == 2
-    assert str(run.experiment().clients_left) == "0:1,0:3"
+    assert str(run.experiment().members.left) == "0:1,0:3"
 
 
 def test_leaves_say_who_takes_part_in_a_round() -> None:
@@ -469,7 +470,7 @@ def test_joins_say_who_takes_part_in_a_round() -> None:
     ).experiment
     assert [len(e.clients_in(round)) for round in range(8)] == [3, 3, 3, 6, 6, 6, 10, 10]
     assert [e.sampled_in(round) for round in (1, 3, 6)] == [1, 3, 5]
-    assert not config.run_config({}).experiment.clients_joined
+    assert not config.run_config({}).experiment.members.joined
     assert joined_after(e) == {"3": 2, "4": 2, "5": 2} | {str(k): 5 for k in range(6, 10)}
 
 

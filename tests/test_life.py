@@ -14,10 +14,10 @@ import pytest
 
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import forget
+from pfedlora_flwr.features.membership.without import Without
 from pfedlora_flwr.federation.model_cache import MODELS
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.tensors import tensors_of
-from pfedlora_flwr.runs.begin import Without
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.test_joining import OwnData, places, serve, sites
 

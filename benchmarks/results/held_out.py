@@ -23,6 +23,7 @@ from benchmarks.results.page import (
     percent,
     points,
 )
+from pfedlora_flwr.features.held_out.record import lines_of
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report.measures import Estimate
 
@@ -84,7 +85,7 @@ def joined(folder: Path) -> None:
     found = list[list[object]]()
     for run, said in completed(folder):
         e = run.experiment()
-        for row in run.held_out():
+        for row in lines_of(run):
             found.append(
                 [
                     *(e.method, e.seed, row["client"], row["model"], row["samples"], row["test"]),

@@ -19,7 +19,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import absolute, from_json
 from pfedlora_flwr.models.given import available
 from pfedlora_flwr.ops import adapt as adapting
-from pfedlora_flwr.runs.rows import HeldOutRow
+from pfedlora_flwr.runs.rows import AdaptedRow
 from pfedlora_flwr.runs.store import ClientStore
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def found(path: Path, given: Given, names: Mapping[str, object]) -> Newcomer | N
         return None
     try:
         result = from_json(file.read_text(encoding="utf-8"))
-        if missing := HeldOutRow.__required_keys__ - result.keys():
+        if missing := AdaptedRow.__required_keys__ - result.keys():
             raise ValueError(f"it has no {missing}")
         about = ClientStore(path / str(int(result["client"]))).about()
         keys = {**about["experiment"], **about["site"]}

@@ -119,10 +119,8 @@ class Seen:
     def _merged(self, number: int) -> SeenRound:
         """The last round, from its checkpoint and the one before."""
         e, state, clients = self.experiment, self._state, self.clients(number)
-        if e.sharing != "mean":
-            raise UserError(
-                f"{self.run.path} has sharing={e.sharing}: its server keeps no sum to audit"
-            )
+        if e.control:
+            raise UserError(f"{self.run.path} has {e.control}: its server keeps no sum to audit")
         if not clients:
             raise UserError(
                 f"round {number} of {self.run.path} merged nothing: there is nothing to audit"

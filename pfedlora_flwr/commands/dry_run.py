@@ -16,6 +16,7 @@ from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import some
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.features import plans
 from pfedlora_flwr.files import check_writable
 from pfedlora_flwr.launch.checks import Start, check
 from pfedlora_flwr.launch.resources import Resources, resources
@@ -104,12 +105,8 @@ def _costs(config: RunConfig, held: Resources) -> list[str]:
     up, down = estimate.traffic(config)
     seconds = estimate.Speed(held.at_once).seconds(config)
     free = "" if held.nodes else f", of {psutil.virtual_memory().available / 1e9:.1f} GB free here"
-    held_out = [
-        f"held out: clients {some([str(k) for k in e.held_out_clients], _LISTED)}, adapted in"
-        f" {e.held_out.rounds} visits with {e.held_out.samples} samples; not in the estimates"
-    ]
     return [
-        *(held_out if e.held_out.clients else []),
+        *plans.beside(e),
         (
             f"a round: {e.sampled} of {e.trained_clients} clients, at most"
             f" {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down"

@@ -24,7 +24,7 @@ from pfedlora_flwr.ops.predict import Prediction
 from pfedlora_flwr.ops.read_inputs import Place
 from pfedlora_flwr.report.table import plain
 from pfedlora_flwr.report.write import Written
-from pfedlora_flwr.runs.rows import HeldOutRow
+from pfedlora_flwr.runs.rows import AdaptedRow
 from pfedlora_flwr.training.metrics import TITLES
 
 _COLUMNS: tuple[Literal["accuracy", "balanced_accuracy", "macro_f1"], ...] = (
@@ -158,7 +158,7 @@ def show_evaluations(evaluations: Sequence[Evaluation], out: Console) -> None:
             out.print(f"test rows of client {e['client']}: {told}", soft_wrap=True)
 
 
-def adapted_lines(row: HeldOutRow, output: Path) -> list[str]:
+def adapted_lines(row: AdaptedRow, output: Path) -> list[str]:
     """What came of it, in words."""
     gain = 100 * (row["accuracy"] - row["alone_accuracy"])
     visits, others = (counted(row[name], "visit") for name in ("visits", "alone_visits"))

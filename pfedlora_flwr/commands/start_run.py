@@ -22,7 +22,7 @@ from pfedlora_flwr.files import absolute
 from pfedlora_flwr.launch.checks import Say
 from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.ops.run import configured
-from pfedlora_flwr.runs.begin import Without, check_unchanged, resumed
+from pfedlora_flwr.runs.begin import check_unchanged, resumed
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.site_names import client_of
 
@@ -123,7 +123,7 @@ def _without(
         )
     old.check_unlocked()
     new = RunDirectory(absolute(str(output)))
-    way = Without.of(old, client_of(old, client), new)
+    way = plans.without(old, client_of(old, client), new)
     way.check()
     check_unchanged(old.experiment(), options, old.path)
     lines = way.words()

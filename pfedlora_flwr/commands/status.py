@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features.rules import PHASES
 from pfedlora_flwr.ops.progress_text import duration, megabytes
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.status import (
@@ -93,12 +94,10 @@ def _doing(status: RunStatus) -> str:
     if status["state"] != "running":
         return over
     answered = f"{status['done']} of {status['of']} clients"
-    return {
-        "connecting": f"{over}; {answered} are there",
-        "training": f"{over}; training: {answered} have answered",
-        "evaluating": f"{over}; evaluating: {answered} have answered",
-        "adapting": f"{over}; adapting held-out clients: {answered} have answered",
-    }.get(status["phase"] or "", over)
+    doing = {"training": "training", "evaluating": "evaluating"} | PHASES
+    if (phase := status["phase"] or "") in doing:
+        return f"{over}; {doing[phase]}: {answered} have answered"
+    return f"{over}; {answered} are there" if phase == "connecting" else over
 
 
 def _table(status: RunStatus, now: float) -> Table:

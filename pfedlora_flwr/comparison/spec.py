@@ -30,6 +30,7 @@ from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.rules import CONTROLS, normal
 from pfedlora_flwr.federation.server_state import is_standalone
 from pfedlora_flwr.keys import AUTO, Scalar
 from pfedlora_flwr.methods.registry import POOLED
@@ -48,8 +49,8 @@ _SET_BY_COMPARE = {
     "overwrite": "redo=…",
 }
 """Keys that `compare` sets itself, and what to use in their place."""
-_OF_TASK = re.compile(r"sharing|dataset|clients|classes|(partition|data)\..*")
-"""Keys of what methods are compared on: none is chosen by accuracy."""
+_OF_TASK = re.compile(r"dataset|clients|classes|(partition|data)\..*")
+"""Keys of what methods are compared on: none is chosen by accuracy, nor a control."""
 
 _NO_GUARD: Keys = {"clip-norm-factor": 0.0}
 """What a comparison sets unless its file does: no guard of a deployment decides which candidate a
@@ -182,7 +183,8 @@ class Comparison:
             self._cell(scenario, method)
             for scenario in _product(axis for axis in self.axes if not axis.tune)
             for method in self.methods
-            if method != POOLED or (self.base | scenario).get("sharing", "mean") == "mean"
+            for given in [self.base | scenario]
+            if method != POOLED or given == given | normal(given)
         ]
 
     def _as_standalone(self, cell: Cell) -> Cell:
@@ -366,9 +368,10 @@ def _axis(name: str, spec: object) -> Axis:
                 " value, …}"
             )
     axis = Axis(name, tuple(_parsed(where, flatten(value)) for value in values), tune, methods)
-    if tune and (refused := [key for key in axis.keys if _OF_TASK.fullmatch(key)]):
+    of_task = [k for k in axis.keys if k in CONTROLS or _OF_TASK.fullmatch(k)]
+    if tune and of_task:
         raise UserError(
-            f"{where}: {refused[0]} cannot be tuned: it would choose the task or the control; make"
+            f"{where}: {of_task[0]} cannot be tuned: it would choose the task or the control; make"
             " it an axis of scenarios, a list"
         )
     return axis

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from pfedlora_flwr.errors import UserError
@@ -40,8 +42,20 @@ class Feature:
     def add_result(self, result: Any, e: Experiment, round: int) -> None:
         """Adds to a run's result after `round` what it tells."""
 
+    def without_scores(self, result: Any) -> int:
+        """How many clients of a run with this result its last means leave out, as they should."""
+        return 0
+
+    phases: Mapping[str, str] = MappingProxyType({})
+    """What a server does with clients beside their training and evaluation, in words by phase."""
+    lines: tuple[str, ...] = ()
+    """The files of a run's directory in which it writes lines, which stay when the run goes on."""
     files: tuple[str, ...] = ()
     """What it leaves in a run's directory of the rounds so far."""
+    controls: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    """By key its values, as reports call them: all but the first make a run a control."""
+    growing: frozenset[str] = frozenset()
+    """Its keys that a resumed run may change."""
     learns_otherwise: frozenset[str] = frozenset()
     """Its keys with which clients no longer learn as in the paper's tables."""
 

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable
 
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.features.dp import plan as noise
+from pfedlora_flwr.features.held_out import rules as held_out
 from pfedlora_flwr.features.masks import plan as masks
+from pfedlora_flwr.features.membership.without import Without
 from pfedlora_flwr.runs.begin import Begin
 
+without, beside = Without.of, held_out.beside
 PLANS: tuple[Callable[[Begin], Iterable[str]], ...] = (masks.plan, noise.plan)
 
 

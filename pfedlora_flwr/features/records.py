@@ -9,13 +9,18 @@ from pathlib import Path
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp import record as noise
+from pfedlora_flwr.features.held_out import record as held_out
 from pfedlora_flwr.features.masks import record as masks
+from pfedlora_flwr.features.membership import record as membership
 from pfedlora_flwr.features.rules import FEATURES
 from pfedlora_flwr.runs.rows import FailedVisitRow, Privacy, VisitRow
 
 SIMULATED = "a simulation protects nobody: one machine holds every client's data and models"
 _PLAIN = "the server reads every client's upload"
 read_by_server = masks.read_by_server
+add_measures = held_out.add_measures
+by_numbers, check_clients = membership.by_numbers, membership.check_clients
+as_before, gone, resumed = membership.as_before, membership.gone_after, membership.resumed
 
 
 def notes_of(e: Experiment) -> list[str]:

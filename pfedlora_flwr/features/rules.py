@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
@@ -12,10 +14,20 @@ from pfedlora_flwr.features.held_out.rules import HeldOutClients
 from pfedlora_flwr.features.masks.rules import Masks
 from pfedlora_flwr.features.membership.rules import Membership
 from pfedlora_flwr.features.sharing.rules import Sharing
+from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.methods.method import Method
 
 FEATURES: tuple[Feature, ...]
 FEATURES = Privacy(), Membership(), Audit(), HeldOutClients(), Masks(), Sharing()
+
+
+CONTROLS = {key: names for feature in FEATURES for key, names in feature.controls.items()}
+"""By key its values, as reports call them: all but the first make a run a control."""
+
+PHASES = {name: words for feature in FEATURES for name, words in feature.phases.items()}
+"""What a server does with clients beside their training and evaluation, in words by phase."""
+GROWING = frozenset[str]().union(*(feature.growing for feature in FEATURES))
+"""The keys that a resumed run may change."""
 
 
 def check(e: Experiment, x: Execution, method: type[Method]) -> None:
@@ -29,8 +41,13 @@ def check(e: Experiment, x: Execution, method: type[Method]) -> None:
     wanted_by = [feature.one_mean(e, x) for feature in FEATURES]
     wanted_by += [f"aggregation={e.aggregation}"] if e.aggregation != "mean" else []
     wanted_by += ["max-weight"] if e.max_weight else []
-    if e.sharing != "mean" and (names := [*filter(None, wanted_by)]):
+    if e.control and (names := [*filter(None, wanted_by)]):
         raise UserError(f"sharing is {e.sharing}; allowed with {names[0]}: mean")
+
+
+def normal(keys: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Those of these keys that make controls, at the values with which a run is none."""
+    return {key: next(iter(names)) for key, names in CONTROLS.items() if key in keys}
 
 
 def unused(name: str, e: Experiment) -> str:

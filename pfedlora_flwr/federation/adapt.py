@@ -6,13 +6,11 @@ call it, and get the same bits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, isfinite
 from typing import cast
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData, Site
@@ -27,7 +25,7 @@ from pfedlora_flwr.methods.standalone import Standalone
 from pfedlora_flwr.models.kept import stored
 from pfedlora_flwr.models.named import without_path
 from pfedlora_flwr.runs.checkpoint import Counts
-from pfedlora_flwr.runs.rows import HeldOutRow
+from pfedlora_flwr.runs.rows import AdaptedRow
 from pfedlora_flwr.training.device import channels_last
 
 
@@ -84,20 +82,6 @@ def alone(method: Method, data: LocalData, client: int, adapted: Adapted) -> Ada
     return first if count == 1 else adapt(by_itself, {}, data, client, count)
 
 
-def held_out_rows(
-    method: Method, received: Tensors, site: Site, client: int, after: int, device: torch.device
-) -> Iterator[HeldOutRow]:
-    """A run's held-out client, adapted with each of the numbers of samples of `held-out.samples`.
-
-    after: the round whose state is received."""
-    e = method.experiment
-    received = {name: tensor.to(device) for name, tensor in received.items()}
-    for asked in e.held_out.samples:
-        data = site_with(site, asked, e.seed, client).load(device)
-        adapted = adapt(method, received, data, client, e.held_out.rounds)
-        yield row_of(method, adapted, data, client, after, asked)
-
-
 def site_with(site: Site, samples: int | None, seed: int, client: int) -> Site:
     """The site with at most so many training samples, taken from its classes in turn; None: all.
     Fewer are always some of more; the validation and test parts stay."""
@@ -110,7 +94,7 @@ def site_with(site: Site, samples: int | None, seed: int, client: int) -> Site:
 
 def row_of(
     method: Method, adapted: Adapted, data: LocalData, client: int, after: int, asked: int | None
-) -> HeldOutRow:
+) -> AdaptedRow:
     """The line of an adapted client, with what it gets alone by as many operations beside it."""
     beside = alone(method, data, client, adapted)
     counts, others = adapted.counts, beside.counts
@@ -130,4 +114,4 @@ def row_of(
         "alone_visits": beside.visits,
         "alone_flops": beside.flops,
     }
-    return cast(HeldOutRow, row)
+    return cast(AdaptedRow, row)

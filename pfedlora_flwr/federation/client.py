@@ -31,10 +31,10 @@ from pfedlora_flwr.errors import (
 )
 from pfedlora_flwr.execution import MOST_ANCHORS
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features import phases
 from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
-from pfedlora_flwr.federation.adapt import held_out_rows
 from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.claim import Claim
 from pfedlora_flwr.federation.clock import Clock
@@ -145,7 +145,7 @@ class PersonalisedClient(NumPyClient):
         try:
             told = self._instruction(config)
             if told.adapt:
-                self._check_held_out(told.client)
+                phases.check(self.experiment, told.client)
                 return self._adapt(told, parameters)
             counts = self._evaluate(told)
             return 0.0, counts.test, messages.written(counts) | self._vouched
@@ -359,18 +359,12 @@ class PersonalisedClient(NumPyClient):
         labels = site.dataset.labels[test]
         return lambda right: right_rows.keep(file, told.round, test, labels, right.cpu().numpy())
 
-    def _check_held_out(self, client: int) -> None:
-        """Raises UserError for a client of the training: an adaptation tells its samples."""
-        e = self.experiment
-        if e.secagg.enabled or client not in e.held_out_clients:
-            raise UserError(f"the server asks to adapt client {client}, which is not held out here")
-
     def _adapt(self, told: Instruction, parameters: Arrays) -> tuple[float, int, Config]:
         site = self._site(told.client)
         method = replace(self.setup).method
         received = wire.to_tensors(told.names, parameters)
-        rows = [*held_out_rows(method, received, site, told.client, told.round, self.device)]
-        return 0.0, rows[0]["test"], messages.held_out_to_metrics(rows)
+        rows = [*phases.adapted(method, received, site, told.client, told.round, self.device)]
+        return 0.0, rows[0]["test"], messages.adapted_to_metrics(rows)
 
     def _load(self, client: int) -> tuple[LocalData, Method, str]:
         """The client's samples, the method, and what its own data is known by."""

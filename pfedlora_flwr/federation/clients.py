@@ -6,7 +6,7 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -69,16 +69,16 @@ class Clients:
     """They are connected when this is made; RunFailed is raised when too few are within
     `node-timeout`.
 
-    left: the clients that have left. write: the instruction of a round to a client on a node, and
-    what it costs to send. fail: told of a client without an answer, and why. refuse: told of a
-    message or a node that is no client's.
+    left: the clients that are there no more, and why. write: the instruction of a round to a
+    client on a node, and what it costs to send. fail: told of a client without an answer, and why.
+    refuse: told of a message or a node that is no client's.
     """
 
     grid: Grid
     method: Method
     execution: Execution
     run: RunDirectory
-    left: Set[int]
+    left: Mapping[int, str]
     write: Write
     fail: Fail
     refuse: Refuse

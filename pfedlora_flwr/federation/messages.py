@@ -18,7 +18,7 @@ from pfedlora_flwr.files import from_json
 from pfedlora_flwr.methods.method import PREDICTORS, Diverged, Refused, is_predictor
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.runs.clear import FIGURES, in_the_clear
-from pfedlora_flwr.runs.rows import HeldOutRow
+from pfedlora_flwr.runs.rows import AdaptedRow
 from pfedlora_flwr.training.metrics import OF_DECISIONS, is_score
 
 Config = dict[str, bool | bytes | float | int | str]
@@ -29,8 +29,8 @@ LARGEST_COUNT = 10**9
 _LARGEST_LOSS = 1e30
 LONGEST_WORD = 200
 """Characters of a name that a client tells."""
-HELD_OUT, WITHHELD = "held_out", "withheld"
-"""The keys of held-out clients' lines, and of what a site's policy keeps back."""
+ADAPTED, WITHHELD = "held_out", "withheld"
+"""The keys of adapted clients' lines, and of what a site's policy keeps back."""
 _ERROR, _NAME = "error", "name"
 DATA, ANCHORS = "data", "anchors"
 """The keys of what the dataset is known by, in an instruction and in the question who a node is,
@@ -270,32 +270,32 @@ def counts_from_metrics(metrics: Mapping[str, Any]) -> Counts:
     )
 
 
-def held_out_to_metrics(rows: Iterable[HeldOutRow]) -> Config:
+def adapted_to_metrics(rows: Iterable[AdaptedRow]) -> Config:
     """The whole answer to the instruction to adapt."""
-    return {HELD_OUT: json.dumps([*rows])}
+    return {ADAPTED: json.dumps([*rows])}
 
 
-def held_out_from_metrics(
+def adapted_from_metrics(
     metrics: Mapping[str, Any], round: int, client: int, asked: Sequence[str]
-) -> list[HeldOutRow]:
+) -> list[AdaptedRow]:
     """The lines in a reply, one for each number of samples that was asked for. Raises Refused for
     what cannot be."""
-    found = _json(metrics.get(HELD_OUT), f"its {HELD_OUT}", list)
+    found = _json(metrics.get(ADAPTED), f"its {ADAPTED}", list)
     if len(found) != len(asked) or not all(isinstance(row, dict) for row in found):
         raise Refused(f"its adaptation is {short(found)}")
     rows = []
     for row, size in zip(found, asked, strict=True):
         checked = {
             name: check(row.get(name), f"its {name.replace('_', ' ')}")
-            for name, check in _OF_HELD_OUT.items()
+            for name, check in _OF_ADAPTED.items()
         }
         checked |= _scores({name: value for name, value in row.items() if is_score(name)})
         said = {"round": round, "client": client, "asked": size}
         if any(row.get(name) != value for name, value in said.items()):
             raise Refused(f"its adaptation is not what was asked for, but {short(row)}")
         whole = said | checked
-        fields = dict.fromkeys((*_HELD_OUT_FIELDS, *whole))  # in their order
-        rows.append(cast(HeldOutRow, {name: whole[name] for name in fields if name in whole}))
+        fields = dict.fromkeys((*_ADAPTED_FIELDS, *whole))  # in their order
+        rows.append(cast(AdaptedRow, {name: whole[name] for name in fields if name in whole}))
     return rows
 
 
@@ -350,8 +350,8 @@ def _confusion(metrics: Mapping[str, Any], test: int, test_correct: int, **_: in
     return cells
 
 
-_HELD_OUT_FIELDS = tuple(HeldOutRow.__annotations__)
-_OF_HELD_OUT: dict[str, Check] = {
+_ADAPTED_FIELDS = tuple(AdaptedRow.__annotations__)
+_OF_ADAPTED: dict[str, Check] = {
     "model": _word,
     "model_sha256": _sha256,
     **dict.fromkeys(("samples", "test", "visits", "alone_visits"), count),

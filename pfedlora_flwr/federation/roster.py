@@ -6,8 +6,8 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from flwr.app import Message
@@ -45,8 +45,8 @@ class Roster:
     refuse: told, once a node, why a node is no client. patience: seconds for which a named node
     that is gone keeps its number. arrived: told of every answer. classes: how many the models tell
     apart. known: the names of classes and
-    columns that the sites of a resumed run had. left: the clients that have left, whose numbers
-    nobody gets.
+    columns that the sites of a resumed run had. left: the clients that are there no more,
+    whose numbers nobody gets, and why.
     data: what the dataset is known by that the nodes must share (`Site.data`), where the server has
     it, too; else most of them say it.
     anchors: the file of the run's, where it is sent.
@@ -64,7 +64,7 @@ class Roster:
     _: KW_ONLY
     classes: int
     known: tuple[Sequence[str], Sequence[str]] = ((), ())
-    left: Set[int] = frozenset()
+    left: Mapping[int, str] = field(default_factory=dict)
     data: str = ""
     anchors: bytes = b""
     sites: Sequence[str] = ()
@@ -319,7 +319,7 @@ class Roster:
         if client < 0:
             client = self._number(claim.name)
         if client in self.left and not self.alike:
-            raise ValueError(f"client {client} has left (clients-left); stop its node")
+            raise ValueError(f"client {client} {self.left[client]}; stop its node")
         if client not in self.node_of:
             self.node_of[client] = node
             self.refused.pop(node, None)
@@ -343,7 +343,8 @@ class Roster:
             free = [
                 c
                 for c in range(self.clients)
-                if c not in self.node_of.keys() | self.left and c not in self._number_of.values()
+                if c not in self.node_of.keys() | self.left.keys()
+                and c not in self._number_of.values()
             ]
             free = free or [
                 c

@@ -6,13 +6,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import fmean
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features import phases
 from pfedlora_flwr.federation import rows, wire
 from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.clients import Clients, Phase, Replies, RunDiverged, RunFailed
@@ -21,7 +21,6 @@ from pfedlora_flwr.federation.link import Server
 from pfedlora_flwr.federation.messages import (
     Instruction,
     counts_from_metrics,
-    held_out_from_metrics,
     withheld_in,
     written,
 )
@@ -37,7 +36,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import origin_of
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
 from pfedlora_flwr.runs.result import best_round, best_versions, ends_early
-from pfedlora_flwr.runs.rows import REFUSED, HeldOutRow, RoundRow, accuracy_of
+from pfedlora_flwr.runs.rows import REFUSED, RoundRow, accuracy_of
 from pfedlora_flwr.runs.shared_state import download
 from pfedlora_flwr.runs.site_names import names_told
 from pfedlora_flwr.site.egress import COSTS
@@ -84,6 +83,12 @@ class PersonalisedStrategy:
         """Whether the run is over before its last round, by `stop.patience`."""
         return ends_early(self.experiment, self._rows)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        e, done = self.experiment, self.state.round
+        return (self.ended or done >= e.rounds) and not phases.is_due(e, self.run, done)
+
     def complete(self, grid: Grid) -> None:
         """All rounds that are left.
 
@@ -92,7 +97,7 @@ class PersonalisedStrategy:
         e = self.experiment
         self.summary()
         # a completed run is resumed without its nodes
-        if (self.ended or self.state.round >= e.rounds) and not self.to_adapt():
+        if self.is_done:
             return
         clients, clock = self._connect(grid), Clock()
         asks = self.uplink.asks_for_scores
@@ -100,7 +105,7 @@ class PersonalisedStrategy:
             initial = Round(0, [], clock)
             self._evaluate(initial, clients)
             clock = self._finish(initial, clients)
-        clock = self._adapt(clients) if self.to_adapt() else clock
+        clock = self._between(clients, clock)
         while self.state.round < e.rounds and not self.ended:
             clock.lap("record")  # the round before
             round = self._round(self.state.round + 1, clock)
@@ -109,7 +114,7 @@ class PersonalisedStrategy:
             if asks and self.state.stale and e.evaluates(round.number):
                 self._evaluate(round, clients)
             clock = self._finish(round, clients)
-            clock = self._adapt(clients) if self.to_adapt() else clock
+            clock = self._between(clients, clock)
         if self.execution.keeps_best:
             self._tell_best(clients)
 
@@ -144,7 +149,7 @@ class PersonalisedStrategy:
 
     def _connect(self, grid: Grid) -> Clients:
         e, x, run = self.experiment, self.execution, self.run
-        left = e.left_by(self.state.round + 1)
+        left = e.gone(self.state.round + 1)
         clients = Clients(grid, self.method, x, run, left, self._message, self._fail, self._refuse)
         self._data = clients.roster.data
         logger.info("data: %s", data_told(run, e, self.method.task))
@@ -162,7 +167,7 @@ class PersonalisedStrategy:
     def _round(self, number: int, clock: Clock) -> Round:
         e = self.experiment
         sampled = sample_clients(e.seed, number, e.clients_in(number), e.sampled_in(number))
-        self.state.forget_evaluations(e.left_by(number))
+        self.state.forget_evaluations(e.gone(number))
         round = Round(number, sampled, clock, exchanges_lora=self.method.shares_lora)
         self.chain.begin(round)
         return round
@@ -215,7 +220,8 @@ class PersonalisedStrategy:
         messages = clients.messages(round, wanted, "evaluating")
         answered = self._take_counts(round, clients.ask(round, messages, "evaluating"))
         known = self.state.versions.keys() | self.state.counts.keys()
-        trained = set(wanted) if not round.number else known - self.experiment.left_by(round.number)
+        there = known - self.experiment.gone(round.number).keys()
+        trained = there if round.number else set(wanted)
         current = answered if not round.number else trained - self.state.stale
         self._enough(round, f"the evaluation of round {round.number}", len(current), len(trained))
         round.clock.lap("evaluate")
@@ -233,35 +239,13 @@ class PersonalisedStrategy:
                 self._refuse_update(round, client, str(refusal))
         return answered
 
-    def to_adapt(self) -> bool:
-        """Whether the held-out clients are to be adapted after the state's round, and have not
-        been."""
-        number = self.state.round
-        return self.experiment.adapts(number) and not any(
-            row["round"] == number for row in self.run.held_out()
-        )
-
-    def _adapt(self, clients: Clients) -> Clock:
-        """Has the held-out clients adapted, and writes their lines. The next round's clock. Raises
-        RunFailed below `min-success`: a resumed run asks them again."""
-        e, rows = self.experiment, list[HeldOutRow]()
-        round = Round(self.state.round, [], Clock())
-        messages = clients.messages(round, e.held_out_clients, "adapting")
-        asked = ["all" if size is None else str(size) for size in e.held_out.samples]
-        for client, reply in clients.ask(round, messages, "adapting").items():
-            try:
-                rows += held_out_from_metrics(reply.metrics, round.number, client, asked)
-            except Refused as refusal:
-                self._refuse_update(round, client, str(refusal))
-        told = f"the adaptation of held-out clients after round {round.number}"
-        adapted = {row["client"] for row in rows}
-        if not self._enough(round, told, len(adapted), e.held_out.clients):
-            return self._adapt(clients)  # once more, at most `max-failed-rounds` times
-        self.run.write_held_out(e, round.number, sorted(rows, key=lambda row: row["client"]))
-        if rows:
-            means = [fmean(row[name] for row in rows) for name in ("accuracy", "alone_accuracy")]
-            text = "held-out clients after round %d · accuracy %.4f · alone %.4f"
-            logger.info(text, round.number, *means)
+    def _between(self, clients: Clients, clock: Clock) -> Clock:
+        """What is to be done after the state's round. The next round's clock. Raises RunFailed
+        below `min-success`: a resumed run asks again."""
+        e, run, number = self.experiment, self.run, self.state.round
+        if not phases.is_due(e, run, number):
+            return clock
+        phases.carry_out(e, run, number, clients, self._refuse_update, self._enough)
         return Clock()
 
     def _enough(

@@ -184,7 +184,7 @@ class LocalRun:
         e, x = self._begin.wanted.experiment, self._begin.wanted.execution
         device = find_device(e.device)
         client_app.prepare_process(device)
-        gone = e.left_by(self._begin.after + 1)
+        gone = e.gone(self._begin.after + 1)
         there = (k for k in range(e.clients) if k not in gone)
         nodes = [{"partition-id": k, "num-partitions": e.clients} for k in there]
         config = dict(self._begin.wanted.flat())

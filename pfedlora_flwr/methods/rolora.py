@@ -46,7 +46,7 @@ class RoLoRA(FedIT):
     def frozen_in(self, round: int, state: Tensors) -> str:
         """The mark of the factor that is not trained in a round. Under a control a client to which
         B = 0 came down begins with B in an even round, too."""
-        control = self.experiment.sharing != "mean"
+        control = self.experiment.control
         begins = control and not any(t.any() for name, t in state.items() if B in name)
         return A if round % 2 or begins else B
 

@@ -27,6 +27,6 @@ def forward_flops(model: str, task: Task) -> int:
 def sample_flops(e: Experiment, task: Task) -> float:
     """2·MAC of one input through a client's model, the mean over the clients that train."""
     names = registry.models_of(e, task)
-    gone = e.left_by(1)
+    gone = e.gone(1)
     own = (registry.of_client(k, names) for k in range(e.trained_clients) if k not in gone)
     return statistics.fmean(forward_flops(name, task) for name in own)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import needed
-from pfedlora_flwr.experiment import gone_after
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.observers.observer import Observer
 from pfedlora_flwr.runs.layout import RunFiles
@@ -52,8 +52,7 @@ class Prometheus(Observer):
 
     def begin(self, keys: Mapping[str, Scalar]) -> None:
         self._run = RunFiles(Path(str(keys["output"])))
-        self._trained = int(keys["clients"]) - int(keys["clients-held-out"])
-        self._leaves = keys["clients-left"]
+        self._experiment = from_flat(keys)
         self._standing = self._run.standing()
         self._write("running")
 
@@ -100,10 +99,10 @@ class Prometheus(Observer):
     def _by_client(self, family: Any, field: str) -> Any:
         """A sample of each client that has not left: 0 before its first line, from which a counter
         can then rise; of `seen` none."""
-        known, left = self._status["per_client"], gone_after(self._leaves, self._status["round"])
-        for number in range(self._trained):
+        known, gone = self._status["per_client"], self._experiment.gone(self._status["round"] + 1)
+        for number in range(self._experiment.trained_clients):
             values: Mapping[str, Any] = known.get(str(number), {})
             value = values.get(field, None if field == "seen" else 0)
-            if value is not None and number not in left:
+            if value is not None and number not in gone:
                 family.add_metric([self._run.path.name, str(number)], value)
         return family

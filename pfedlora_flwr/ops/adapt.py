@@ -26,7 +26,7 @@ from pfedlora_flwr.models.kept import base_of
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs import shared_state
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.rows import HeldOutRow
+from pfedlora_flwr.runs.rows import AdaptedRow
 from pfedlora_flwr.runs.shared_state import SharedState, newcomer
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
@@ -36,8 +36,6 @@ from pfedlora_flwr.training.kinds import TEXT, VECTORS
 RESULT = "adapted.json"
 _KEYS = ("dataset", "data-path", "models", "rounds", "device")
 """Keys that a client may set for itself, beside those of its own data, `data.…`."""
-_NOBODY_ELSE = {"clients-joined": "", "clients-left": ""}
-"""Who came and went after which of the run's rounds says nothing of the client's visits."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def adapt(
     samples: int | None = None,
     overwrite: bool = False,
     options: Mapping[str, object],
-) -> HeldOutRow:
+) -> AdaptedRow:
     """Adapts a client to the shared state in `place`, a run's directory or a file of `pfedlora
     export RUN --shared`, and writes its model and `adapted.json` to the folder `output`.
 
@@ -103,7 +101,7 @@ def _write(
     output: Path,
     found: Adapted,
     about: dict[str, Any],
-    row: HeldOutRow,
+    row: AdaptedRow,
     own_data: str,
     *,
     overwrite: bool,
@@ -154,7 +152,7 @@ def _newcomer(shared: SharedState, client: int | None, options: Mapping[str, obj
                 " the client's own dataset"
             )
     e = shared.experiment
-    keys = config.run_config(e.flat() | {"rounds": e.held_out.rounds, **_NOBODY_ELSE, **options})
+    keys = config.run_config(e.by_itself().flat() | {"rounds": e.held_out.rounds, **options})
     wanted, path = keys.experiment, keys.execution.data_path
     where = {"data-path": str(absolute(path))} if path else {}
     own = "dataset" in options

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import inf
 
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.rules import PHASES
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar, seconds_left
 
@@ -129,8 +130,8 @@ def _now(e: Experiment, state: Row | None, so_far: SoFar) -> str:
         return f"round {running}/{e.rounds} · {state['done']} of {state['of']} clients"
     if phase == "evaluating":
         return f"round {running}/{e.rounds} · evaluating: {state['done']} of {state['of']} clients"
-    if phase == "adapting":
-        return f"adapting held-out clients: {state['done']} of {state['of']}"
+    if phase in PHASES:
+        return f"{PHASES[phase]}: {state['done']} of {state['of']}"
     if phase == "connecting" and state["done"]:
         return f"starting: {state['done']} of {state['of']} clients are there"
     return _STARTING.get(phase) or f"round {running}/{e.rounds}"

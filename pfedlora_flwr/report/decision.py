@@ -53,7 +53,7 @@ class Finding:
         """What it is beside: another method, or the same without sharing."""
         if self.theirs.method != self.ours.method:
             return self.theirs.title
-        return f"{self.theirs.title} {words.keys({'sharing': self.theirs.scenario['sharing']})}"
+        return gains.called(self.theirs)
 
     @property
     def base(self) -> str:
@@ -141,12 +141,7 @@ def findings(study: Study) -> list[Finding]:
         for scenario in where
         for o in study.ordered(scenario)
         if o.method not in (reference, registry.POOLED)
-    ] or [
-        (o, study.at(o.scenario | {"sharing": kind}, o.method))
-        for scenario in gains.shared(study)
-        for o in gains.methods(study, scenario)
-        for kind in gains.CONTROLS
-    ]
+    ] or gains.beside_controls(study)
     found = [
         Finding(o.scenario, o, base, by, study.score)
         for o, base in beside

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.comparison.outcome import Outcome
+from pfedlora_flwr.features.sharing.rules import NAMES
 from pfedlora_flwr.report import decision, gains, measures, style, words
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.load import Study
@@ -30,7 +31,7 @@ def figures(study: Study, folder: style.Place) -> list[Picture]:
     own = f"{gains.HEADING}: each method's {score} at best validation minus its control's"
     if gains.shared(study):
         beside += "; a method that gains as much without sharing is no reason to federate"
-    label = words.SHARING["mean"] + " − {}"
+    label = NAMES["mean"] + " − {}"
     return [
         *_picture(study, folder, "gain", gains.beside_standalone, "{} − Standalone", beside),
         *_picture(study, folder, "sharing", gains.differences, label, own),
@@ -140,4 +141,4 @@ def _handle(kind: str, label: str) -> Any:
     from matplotlib.lines import Line2D
 
     colour, marker = LOOKS[kind]
-    return Line2D([], [], color=colour, marker=marker, label=label.format(words.SHARING[kind]))
+    return Line2D([], [], color=colour, marker=marker, label=label.format(NAMES[kind]))

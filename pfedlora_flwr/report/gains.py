@@ -3,10 +3,12 @@ paired by seed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.plan import Keys
+from pfedlora_flwr.features.sharing.rules import NAMES
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.report import measures, words
 from pfedlora_flwr.report.load import Study
@@ -17,7 +19,12 @@ from pfedlora_flwr.runs.completed import Run
 STANDALONE = "= Standalone"
 """The cell of a control that receives nothing by construction, and is not run."""
 CONTROLS = ("none", "start")
+OF_CONTROLS = re.compile("sharing-(none|start)")
+"""In the names of their figures."""
 HEADING = "Gain from sharing"
+UNEQUAL = "With and without sharing the data are not the same, so nothing is concluded."
+SHARED = "With sharing."
+"""Before what is concluded where there are controls, too."""
 
 
 def gains(study: Study) -> Table:
@@ -40,6 +47,21 @@ def shared(study: Study) -> list[Keys]:
     """The scenarios in which methods share, and of which there is a control."""
     found = [s for s in study.scenarios if s.get("sharing") == "mean"]
     return [s for s in found if any(s | {"sharing": kind} in study.scenarios for kind in CONTROLS)]
+
+
+def beside_controls(study: Study) -> list[tuple[Outcome, Outcome | None]]:
+    """Each method that shares, with each of its controls."""
+    return [
+        (o, study.at(o.scenario | {"sharing": kind}, o.method))
+        for scenario in shared(study)
+        for o in methods(study, scenario)
+        for kind in CONTROLS
+    ]
+
+
+def called(control: Outcome) -> str:
+    """A control beside its method."""
+    return f"{control.title} {NAMES[str(control.scenario['sharing'])]}"
 
 
 def same_data(study: Study, scenario: Keys) -> bool:
@@ -66,7 +88,7 @@ def _row(study: Study, ours: Outcome) -> dict[str, str]:
     for kind in CONTROLS:
         is_alone = f" ({STANDALONE})" if _control(study, ours, kind)[0] else ""
         cell = words.percent(found.get(kind), sign=True, seeds=seeds)
-        row[f"{words.SHARING['mean']} − {words.SHARING[kind]}, points"] = cell + is_alone
+        row[f"{NAMES['mean']} − {NAMES[kind]}, points"] = cell + is_alone
     return row
 
 

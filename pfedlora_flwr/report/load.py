@@ -12,6 +12,7 @@ from pfedlora_flwr.config import find_key
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import KEYS
+from pfedlora_flwr.features.rules import normal
 from pfedlora_flwr.files import check_folder
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.methods import registry
@@ -71,13 +72,13 @@ class Study:
 
     def alone(self, scenario: Keys) -> Outcome | None:
         """Standalone beside a scenario's methods. It shares nothing, so beside controls it is the
-        one with `sharing=mean`."""
+        one that is none."""
         return self.at(self.shared(scenario), "standalone")
 
     @staticmethod
     def shared(scenario: Keys) -> Keys:
         """The scenario of which this one has the controls, or itself: their data are the same."""
-        return scenario | {"sharing": "mean"} if "sharing" in scenario else scenario
+        return scenario | normal(scenario)
 
     def communicates(self, scenario: Keys) -> bool:
         """Whether what all runs of a scenario send is their methods' communication."""
@@ -105,7 +106,7 @@ def tells_operations(outcome: Outcome) -> bool:
 
 def communicates(outcome: Outcome) -> bool:
     """Whether what these runs send is their method's communication: a control's is not."""
-    return all(run.experiment.sharing == "mean" for run in outcome.runs.values())
+    return not any(run.experiment.control for run in outcome.runs.values())
 
 
 def load(paths: Iterable[Path], target: float | None = None, verdict: Keys | None = None) -> Study:

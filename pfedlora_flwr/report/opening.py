@@ -47,7 +47,7 @@ def _compared(study: Study, found: Sequence[Finding]) -> list[str]:
     if not all(measures.same_data(study.in_scenario(scenario)) for scenario in compared):
         return ["Methods of a scenario did not have the same data, so nothing is concluded."]
     if not compared and not all(gains.same_data(study, s) for s in gains.shared(study)):
-        return ["With and without sharing the data are not the same, so nothing is concluded."]
+        return [gains.UNEQUAL]
     if not compared and not found:
         return [_alone(study)]
     run = {o.method for scenario in compared for o in study.in_scenario(scenario) if o.runs}
@@ -59,7 +59,7 @@ def _compared(study: Study, found: Sequence[Finding]) -> list[str]:
     text = (decision.in_one if one else decision.in_several)(study, found)
     rest = [s for s in study.scenarios if s not in compared and study.in_scenario(s)]
     if compared and not all(map(study.communicates, rest)):
-        text[0] = f"With sharing. {text[0]}"
+        text[0] = f"{gains.SHARED} {text[0]}"
     if one:
         text += [decision.pooled(study, found), sites.sentence(study, found)]
     return text

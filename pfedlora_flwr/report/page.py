@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from pfedlora_flwr.features.tables import OF_GAINS
+from pfedlora_flwr.report import gains
 from pfedlora_flwr.report.figures import Picture
 from pfedlora_flwr.report.table import Table
 
@@ -19,7 +21,7 @@ _STYLE, _SCRIPT = (
     Path(__file__).with_name(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
 )
 _SECTIONS = (
-    ("Who gains", ("gain", "sites", "held_out"), ("verdict", "sites", "held_out", "clients")),
+    ("Who gains", ("gain", "sites", *OF_GAINS), ("verdict", "sites", *OF_GAINS, "clients")),
     ("Accuracy and cost", (), ("accuracy", "missing")),
     ("Curves", ("curves", "robustness"), ()),
     ("The data", ("partition", "inputs"), ()),
@@ -93,7 +95,7 @@ def _taken(left: list[Picture], names: tuple[str, ...]) -> str:
         for name in names
         for picture in left
         if (stem := picture.path.stem).startswith(name)
-        if not re.search("sharing-(none|start)", stem)
+        if not gains.OF_CONTROLS.search(stem)
     ]
     left[:] = [picture for picture in left if picture not in found]
     return _figures(found)

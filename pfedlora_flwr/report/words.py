@@ -10,6 +10,7 @@ from pfedlora_flwr.comparison.outcome import Outcome
 from pfedlora_flwr.comparison.spec import short
 from pfedlora_flwr.data import registry as datasets
 from pfedlora_flwr.errors import counted
+from pfedlora_flwr.features.rules import CONTROLS, normal
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.measures import Estimate
@@ -27,8 +28,6 @@ _SYMBOLS = {
 }
 ONE = "all runs"
 """The only scenario."""
-SHARING = {"mean": "with sharing", "none": "without sharing", "start": "first state only"}
-"""The key `sharing` for readers who do not know it."""
 NAMES = {
     "clients": "clients, N",
     "participation": "participation, C",
@@ -52,7 +51,7 @@ def keys(settings: Mapping[str, Scalar]) -> str:
 def accuracy(scenario: Mapping[str, Scalar]) -> str:
     """The heading of the accuracies there."""
     name = keys(scenario)
-    return f"accuracy {name}" if [*scenario] == ["sharing"] else name or "accuracy"
+    return f"accuracy {name}" if len(normal(scenario)) == len(scenario) == 1 else name or "accuracy"
 
 
 def of(scenario: Mapping[str, Scalar]) -> str:
@@ -66,8 +65,8 @@ def key(name: str, value: Scalar) -> str:
         return f"C={float(value) * 100:g} %"
     if name == "dataset":
         return str(without_folders(datasets.title(str(value))))
-    if name == "sharing":
-        return SHARING[str(value)]
+    if name in CONTROLS:
+        return CONTROLS[name][str(value)]
     value = without_folders(value)
     if name in ("setting", "method", "comparison"):
         return str(value)

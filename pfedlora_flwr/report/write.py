@@ -10,7 +10,7 @@ from pathlib import Path
 from pfedlora_flwr.comparison.plan import Keys
 from pfedlora_flwr.data.local import without_own_folders
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.features.held_out import table as held_out
+from pfedlora_flwr.features.tables import FIGURES
 from pfedlora_flwr.files import make_folder, write_atomically
 from pfedlora_flwr.report import (
     aggregation,
@@ -92,7 +92,7 @@ def _draw(study: Study, judged: Sequence[Finding], output: Path) -> tuple[list[P
         *gain_figure.figures(study, output),
         *figures.robustness(study, output),
         *aggregation.pictures(study, output),
-        *held_out.figures(study, output),
+        *(picture for draw in FIGURES for picture in draw(study, output)),
     ]
     of_data: dict[str, Drawer] = {
         "class histogram": data_figures.histogram,

@@ -37,6 +37,7 @@ from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.layout import (
     CONFIG,
     FORMAT,
+    LINES,
     OBSERVED,
     Row,
     RunFiles,
@@ -47,7 +48,6 @@ from pfedlora_flwr.runs.provenance import git_commit, machine, versions
 from pfedlora_flwr.runs.records import check_whole, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
-    HeldOutRow,
     Phase,
     Progress,
     Result,
@@ -185,7 +185,7 @@ class RunDirectory(RunFiles):
 
     def write_result(self, result: Result) -> None:
         text = (json.dumps(result, indent=2) + "\n").encode()
-        lines = (self._rounds, self._clients, self._held_out)
+        lines = [self.path / name for name in LINES]
         of_files = {file.name: file_sha256(stamp_of(file)) for file in lines if file.exists()}
         hashes = {self.result_file.name: hashlib.sha256(text).hexdigest()} | of_files
         if self.server.is_dir():
@@ -210,12 +210,6 @@ class RunDirectory(RunFiles):
 
     def append_visits(self, rows: Iterable[VisitRow | FailedVisitRow]) -> None:
         append_rows(self._clients, rows)
-
-    def write_held_out(self, e: Experiment, round: int, rows: Iterable[HeldOutRow]) -> None:
-        """Writes the lines of a round's held-out clients behind those of earlier rounds, all at
-        once. Those of a round that was the last one and no longer is are dropped."""
-        before = [r for r in self.held_out() if r["round"] < round and e.adapts(r["round"])]
-        write_rows(self._held_out, [*before, *rows])
 
     def take_up(self, experiment: Experiment) -> ServerState | None:
         """The state that a resumed run goes on from, if there is one, and the lines up to it.

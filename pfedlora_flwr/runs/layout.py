@@ -20,12 +20,11 @@ from pfedlora_flwr.features.rules import FEATURES
 from pfedlora_flwr.files import is_locked
 from pfedlora_flwr.keys import AUTO
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState, warn_once
-from pfedlora_flwr.runs.lines import Watched, read_rows
+from pfedlora_flwr.runs.lines import Watched
 from pfedlora_flwr.runs.provenance import read_config
 from pfedlora_flwr.runs.records import read_json, read_result, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
-    HeldOutRow,
     Origin,
     Result,
     RoundRow,
@@ -45,11 +44,12 @@ FILES: tuple[str, ...] = (
     "result.json",
     "rounds.jsonl",
     "clients.jsonl",
-    "held_out.jsonl",
 )
-CONFIG, RESULT, ROUNDS, CLIENTS, HELD_OUT = FILES
+CONFIG, RESULT, ROUNDS, CLIENTS = FILES
+LINES = ROUNDS, CLIENTS, *(name for feature in FEATURES for name in feature.lines)
+"""The files that have a line for each round, visit or other event."""
 OF_FEATURES = tuple(name for feature in FEATURES for name in feature.files)
-FILES += OF_FEATURES
+FILES += LINES[2:] + OF_FEATURES
 
 HASHES = "hashes.json"
 """In `server`: SHA-256 of the files of a run that has ended, by name."""
@@ -89,7 +89,6 @@ class RunFiles:
         self.hashes_file = self.server / HASHES
         self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / UPLOADS)
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS
-        self._held_out = path / HELD_OUT
         self.token_file = self.server / "token"
         self._partition = self.server / "partition"
         self._progress = self.server / "progress.json"
@@ -164,10 +163,6 @@ class RunFiles:
     def visits(self) -> Iterator[VisitRow | FailedVisitRow]:
         """The lines of its clients' visits, those that failed included."""
         return read_visits(self._clients)
-
-    def held_out(self) -> list[HeldOutRow]:
-        """The lines of its held-out clients; empty if there are none."""
-        return list(read_rows(self._held_out, {"round", "client", "accuracy"}))
 
     def watched(self) -> Watched:
         """Its rounds, to look at while it goes on."""

@@ -17,7 +17,7 @@ from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.features.records import privacy_of
+from pfedlora_flwr.features.records import add_measures, privacy_of
 from pfedlora_flwr.features.rules import FEATURES
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.models.named import without_path
@@ -29,9 +29,6 @@ from pfedlora_flwr.runs.layout import FORMAT
 from pfedlora_flwr.runs.rows import (
     Communication,
     FailedVisitRow,
-    HeldOut,
-    HeldOutMean,
-    HeldOutRow,
     Result,
     RoundRow,
     Status,
@@ -135,8 +132,7 @@ def _with_what_is_here(
     rows = run.rounds()
     if state is not None and rows:
         result = _with_measures(result, run, config, state, rows)
-        if experiment.held_out.clients:
-            result["held_out"] = held_out(experiment, run.held_out())
+        add_measures(result, experiment, run)
     return result
 
 
@@ -228,33 +224,11 @@ def _with_measures(
     return cast(Result, found)
 
 
-def held_out(e: Experiment, rows: list[HeldOutRow]) -> HeldOut:
-    """What the lines of the held-out clients come to."""
-    means: list[HeldOutMean] = []
-    for round, asked in dict.fromkeys((row["round"], row["asked"]) for row in rows):
-        own = [row for row in rows if (row["round"], row["asked"]) == (round, asked)]
-        means.append(
-            {
-                "round": round,
-                "asked": asked,
-                "clients": len(own),
-                "samples": statistics.fmean(row["samples"] for row in own),
-                "accuracy": statistics.fmean(row["accuracy"] for row in own),
-                "alone_accuracy": statistics.fmean(row["alone_accuracy"] for row in own),
-                "flops": sum(row["flops"] for row in own),
-                "alone_flops": sum(row["alone_flops"] for row in own),
-            }
-        )
-    means.sort(key=lambda mean: (mean["round"], mean["samples"]))
-    return {"clients": [*e.held_out_clients], "visits": e.held_out.rounds, "means": means}
-
-
 def never_evaluated(result: Result) -> int:
     """How many clients of a completed run count in none of its means, since they were not evaluated
     before their first visit and had none; those that have left or are held out are no such ones."""
-    held = len(result["held_out"]["clients"]) if "held_out" in result else 0
-    there = result["clients"] - len(result.get("left", {})) - held
-    return there - result["accuracy"]["evaluated"]
+    gone = sum(feature.without_scores(result) for feature in FEATURES)
+    return result["clients"] - gone - result["accuracy"]["evaluated"]
 
 
 def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:

@@ -155,7 +155,7 @@ class FailedVisitRow(TypedDict):
     reason: str
 
 
-class HeldOutRow(ScoreFields):
+class AdaptedRow(ScoreFields):
     """A line of `held_out.jsonl`: a client that was never sampled, adapted after a round with some
     of its samples, and the same client alone. `pfedlora adapt` writes one as `adapted.json`."""
 

@@ -153,8 +153,7 @@ def of_run(run: RunDirectory) -> SharedState:
     e = setup.experiment
     if e.state_per_client:
         raise UserError(
-            f"{run.path} has sharing={e.sharing}: every client had a state of its own, and none is"
-            " shared"
+            f"{run.path} has {e.control}: every client had a state of its own, and none is shared"
         )
     state = run.latest()
     if state is None or not state.round:

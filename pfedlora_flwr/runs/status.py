@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, NotRequired, TypedDict, cast
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.experiment import gone_after
+from pfedlora_flwr.features import records
 from pfedlora_flwr.runs.layout import CONFIG, RunFiles
 from pfedlora_flwr.runs.lines import seconds_left
 from pfedlora_flwr.runs.records import check_told
@@ -103,7 +103,7 @@ def status_of(run: RunFiles, state: State, reason: str | None, standing: Standin
     its configuration cannot be read."""
     keys = run.saved_keys() if run.holds_run else {}
     doing, so_far, rounds = run.doing() or {}, standing.so_far, keys.get("rounds")
-    left = gone_after(keys.get("clients-left", ""), so_far.round)
+    left = records.gone(keys, so_far.round)
     names = names_told(run)
     clients = {
         str(number): cast(

@@ -20,7 +20,7 @@ from pfedlora_flwr.data.source import Inputs
 from pfedlora_flwr.errors import UserError, some
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.features.membership.record import by_numbers
+from pfedlora_flwr.features.records import by_numbers
 from pfedlora_flwr.files import check_folder, tensors_sha256
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -187,7 +187,7 @@ def clients_of(place: Path) -> tuple[list[int], list[int]]:
     if run.holds_run:
         config = run.run_config()
         (state, versions), e = _versions(run, config), config.experiment
-        gone = e.left_by(state.round + 1 if state else 1)
+        gone = e.gone(state.round + 1 if state else 1)
         everyone = [client for client in range(e.trained_clients) if client not in gone]
         trained = [client for client in everyone if versions.get(client, 0)]
         untrained = [client for client in everyone if client not in trained]
@@ -211,9 +211,9 @@ def _from_run(run: RunDirectory, client: int) -> Trained:
     experiment = config.experiment
     if not isinstance(client, Integral) or not 0 <= client < experiment.clients:
         raise UserError(f"client is {client!r}; allowed: 0 to {experiment.trained_clients - 1}")
-    if client in experiment.held_out_clients:
+    if why := experiment.untrained(client):
         raise UserError(
-            f"client {client} of {run.path} is held out and was never trained; adapt it with"
+            f"client {client} of {run.path} {why}; adapt it with"
             f" `pfedlora adapt {run.path} --client {client} --output DIR`"
         )
     state, versions = _versions(run, config)

@@ -19,7 +19,7 @@ from pfedlora_flwr.data.split import Split
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.claim import Claim
-from pfedlora_flwr.federation.messages import HELD_OUT, RULED, WITHHELD, Config, Report, failure_in
+from pfedlora_flwr.federation.messages import ADAPTED, RULED, WITHHELD, Config, Report, failure_in
 from pfedlora_flwr.methods.method import Upload
 from pfedlora_flwr.rng import numpy_generator
 from pfedlora_flwr.site.policy import Policy
@@ -143,7 +143,7 @@ def limit(policy: Policy, reply: Message) -> str:
 def _limited(policy: Policy, said: Mapping[str, Any]) -> Config:
     """The fields of a reply that leave."""
     least, free = policy.egress.min_count, _free(policy)
-    if HELD_OUT in said:
+    if ADAPTED in said:
         told = ("scores", "losses", "samples", "class-counts")
         if least > 1 or not all(free[rule] for rule in told):
             raise UserError("an adaptation tells scores and samples, which egress rules withhold")

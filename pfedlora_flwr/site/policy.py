@@ -192,7 +192,7 @@ class Policy(Section):
         if not self.audit:
             keeps = {
                 "audit.uploads is true": config.execution.keeps_uploads,
-                "sharing is none": e.state_per_client,
+                e.control.replace("=", " is "): e.state_per_client,
                 "aggregation is krum": e.aggregation == "krum",
                 "a round has one client": e.sampled == 1,
             }

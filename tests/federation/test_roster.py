@@ -578,7 +578,7 @@ def test_of_a_simulations_nodes_one_is_asked_for_all(tmp_path: Path) -> None:
 
 def test_a_simulations_node_may_be_a_client_that_has_left(tmp_path: Path) -> None:
     grid = Grid(**{f"n{10 + k}": client(k) for k in range(3)})
-    found, _ = roster(grid, 3, tmp_path, left={0, 1}, alike=True)
+    found, _ = roster(grid, 3, tmp_path, left=dict.fromkeys((0, 1), "has left"), alike=True)
     assert found.wait_for_count(1, 5.0, [].append)
     assert found.refused == {}
     assert found.node_of[2] == 12

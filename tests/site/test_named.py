@@ -142,7 +142,7 @@ def test_names_stand_for_numbers_where_sites_leave_and_in_status_and_report(
     there = [sites[k] for k in (0, 2, 3)]
     result = serve(run.path, there, **again | {"clients_left": "state1"})
     assert (result["joined"], result["left"]) == ({str(last): 2}, {str(one): 3})
-    assert str(run.experiment().clients_left) == f"3:{one}", "numbers stay underneath"
+    assert str(run.experiment().members.left) == f"3:{one}", "numbers stay underneath"
     assert load_trained(tmp_path / "state3", last).experiment.rounds == 5, (
         "a node's model is readable"
     )

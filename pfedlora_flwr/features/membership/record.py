@@ -5,23 +5,46 @@ What lies before stays as it is, to the bit. Later draws are from those that are
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from pfedlora_flwr.config import check
 from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.experiment import KEYS, Experiment
+from pfedlora_flwr.features.membership.keys import Members
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.site_names import client_of
 
+LATER = "a new run has clients-held-out for clients that"
+
 
 def by_numbers(e: Experiment) -> Experiment:
     """Without what a resumed run says by sites' names, which nodes do not know."""
-    left = [(last, client) for last, client in e.clients_left if not isinstance(client, str)]
-    return e.replace(clients_left=",".join(f"{r}:{k}" if r >= 0 else str(k) for r, k in left))
+    left = [(last, client) for last, client in e.members.left if not isinstance(client, str)]
+    return e.replace(**{"members.left": text_of(left)})
 
 
-def check_join(run: RunFiles, saved: Experiment, clients: int) -> None:
+def text_of(left: Iterable[tuple[int, int | str]]) -> str:
+    """`clients-left` for these clients, each behind the last round that it was in."""
+    return ",".join(f"{r}:{k}" if r >= 0 else str(k) for r, k in left)
+
+
+def as_before(wanted: Experiment, saved: Experiment) -> Experiment:
+    """`wanted` with as many rounds, and the same clients, as the run of `saved`."""
+    return wanted.replace(rounds=saved.rounds, clients=saved.clients, members=saved.members)
+
+
+def gone_after(keys: Mapping[str, Any], round: int) -> set[int]:
+    """The clients that a run of these keys, as its file has them, no longer has after `round`.
+    Raises UserError for keys that are none."""
+    left = KEYS["clients-left"].parse(keys.get("clients-left", ""))
+    return Members(left=left).gone_after(round)
+
+
+def check_clients(run: RunFiles, saved: Experiment, clients: int) -> None:
     """Raises UserError unless the run of `saved` can go on with so many clients."""
     told = f"clients is {clients}, and the run in {str(run.path)!r} has {saved.clients}"
     if clients < saved.clients:
@@ -31,19 +54,18 @@ def check_join(run: RunFiles, saved: Experiment, clients: int) -> None:
     if run.partition != OWN:
         raise UserError(
             f"{told}: of a shared dataset each client's part would change; only sites with data of"
-            " their own can join, and a new run has clients-held-out for clients that come later"
+            f" their own can join, and {LATER} come later"
         )
     if saved.fixes_clients:
         raise UserError(f"{told}: with {saved.fixes_clients} no site can join; begin a new run")
 
 
-def membership(run: RunFiles, config: RunConfig) -> RunConfig:
+def resumed(run: RunFiles, config: RunConfig) -> RunConfig:
     """The keys of a resumed run with the record of who joins or leaves after its last round, and
     of who did before. Raises UserError when nobody can, or when keys do not go together with it."""
     joined, left = _recorded(run, config)
-    config = RunConfig(
-        config.experiment.replace(clients_joined=joined, clients_left=left), config.execution
-    )
+    keys = {"members.joined": joined, "members.left": left}
+    config = RunConfig(config.experiment.replace(**keys), config.execution)
     check(config, registry.find(config.experiment.method))
     return config
 
@@ -51,21 +73,21 @@ def membership(run: RunFiles, config: RunConfig) -> RunConfig:
 def _recorded(run: RunFiles, config: RunConfig) -> tuple[str, str]:
     """The `clients-joined` and `clients-left` of a resumed run with these keys."""
     e, saved = config.experiment, run.experiment()
-    joined, left = str(saved.clients_joined), str(saved.clients_left)
-    gone = {client for _, client in saved.clients_left}
-    said = [(after, str(client)) for after, client in e.clients_left if client not in gone]
+    joined, left = str(saved.members.joined), str(saved.members.left)
+    gone = {client for _, client in saved.members.left}
+    said = [(after, str(client)) for after, client in e.members.left if client not in gone]
     leaving = [(after, k) for after, client in said if (k := client_of(run, client)) not in gone]
     if e.clients == saved.clients and not leaving:
         return joined, left
     last, told = run.last_round(), f"clients is {e.clients}"
     if e.clients != saved.clients:
-        check_join(run, saved, e.clients)
+        check_clients(run, saved, e.clients)
         if last not in dict(
-            saved.clients_joined
+            saved.members.joined
         ):  # or some have joined since, and none was trained
-            joined = ",".join(f"{r}:{n}" for r, n in [*saved.clients_joined, (last, saved.clients)])
+            joined = ",".join(f"{r}:{n}" for r, n in [*saved.members.joined, (last, saved.clients)])
     if leaving:
-        told = f"clients-left is {e.clients_left!r}"
+        told = f"clients-left is {e.members.left!r}"
         if wrong := [client for after, client in leaving if after not in (-1, last)]:
             raise UserError(
                 f"{told}, and the run in {str(run.path)!r} is after round {last}:"

@@ -14,15 +14,16 @@ from pfedlora_flwr.methods.method import Method
 
 
 class Membership(Feature):
+    growing = frozenset({"clients-left"})
     learns_otherwise = frozenset({"clients-joined", "clients-left"})
 
     def check(self, e: Experiment, x: Execution, method: type[Method]) -> None:
         _left(e, x)
         wanted = x.min_clients
-        if wanted is not None and wanted > e.clients - len(e.clients_left):
+        if wanted is not None and wanted > e.clients - len(e.members.left):
             raise UserError(
                 f"min-clients is {wanted}; allowed: auto, or at most clients, which is {e.clients}"
-                + (f", of which {len(e.clients_left)} leave or have left" if e.clients_left else "")
+                + (f", of which {len(e.members.left)} leave or have left" if e.members.left else "")
             )
         _joined(e)
 
@@ -32,27 +33,30 @@ class Membership(Feature):
         if after := left_after(e, round):
             result["left"] = after
 
+    def without_scores(self, result: Any) -> int:
+        return len(result.get("left", ()))
+
 
 def left_after(e: Experiment, round: int) -> dict[str, int]:
     """By client that has left by the end of `round`, the round after which it did; 0 if it was in
     none."""
-    gone = sorted(e.clients_left, key=itemgetter(1))
+    gone = sorted(e.members.left, key=itemgetter(1))
     return {str(client): max(0, last) for last, client in gone if last <= round}
 
 
 def joined_after(e: Experiment) -> dict[str, int]:
     """By client that joined later, the round after which it did."""
     after: dict[str, int] = {}
-    for (last, first), (_, until) in itertools.pairwise([*e.clients_joined, (e.rounds, e.clients)]):
+    for (last, first), (_, until) in itertools.pairwise([*e.members.joined, (e.rounds, e.clients)]):
         after |= {str(client): last for client in range(first, until)}
     return after
 
 
 def _joined(e: Experiment) -> None:
-    told = f"clients-joined is {e.clients_joined!r}"
-    if not e.clients_joined:
+    told = f"clients-joined is {e.members.joined!r}"
+    if not e.members.joined:
         return
-    numbers = [(-1, 0), *e.clients_joined, (e.rounds, e.clients)]
+    numbers = [(-1, 0), *e.members.joined, (e.rounds, e.clients)]
     if not all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(numbers)):
         raise UserError(
             f"{told}; allowed: R:N with rising R below rounds, which is {e.rounds}, and rising N"
@@ -63,16 +67,16 @@ def _joined(e: Experiment) -> None:
 
 
 def _left(e: Experiment, x: Execution) -> None:
-    told = f"clients-left is {e.clients_left!r}"
-    if not e.clients_left:
+    told = f"clients-left is {e.members.left!r}"
+    if not e.members.left:
         return
-    if any(isinstance(client, str) for _, client in e.clients_left):
+    if any(isinstance(client, str) for _, client in e.members.left):
         if not x.resume:
             raise UserError(
                 f"{told}; allowed: R:K or K, numbers; with resume=true sites' names, too"
             )
         return  # their numbers are the run's to tell
-    lasts, clients = zip(*e.clients_left, strict=True)
+    lasts, clients = zip(*e.members.left, strict=True)
     if len({*clients}) < len(clients) or not {*clients} < {*range(e.clients)}:
         raise UserError(
             f"{told}; allowed: each of the clients 0 to {e.clients - 1} once, and not all of them"
