@@ -21,10 +21,26 @@ class Grown:
         self.folder = folder
         self.package = folder / PACKAGE.name
         shutil.copytree(PACKAGE, self.package, ignore=shutil.ignore_patterns("__pycache__"))
+        self.touched: set[str] = set()
+        """The files that were added or changed."""
 
     def add_file(self, name: str, text: str) -> None:
-        assert not (self.package / name).exists()
-        (self.package / name).write_text(text)
+        file = self.package / name
+        assert not file.exists()
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        self.touched.add(name)
+
+    def put(self, name: str, old: str, new: str) -> None:
+        """Puts `new` in the place of the first `old`."""
+        file = self.package / name
+        assert old in file.read_text(), f"no {old!r} in {name}"
+        file.write_text(file.read_text().replace(old, new, 1))
+        self.touched.add(name)
+
+    def insert(self, name: str, before: str, text: str) -> None:
+        """Inserts `text` before the first `before`."""
+        self.put(name, before, text + before)
 
     def add_line(self, name: str, table: str, line: str) -> None:
         """Adds a line to the end of a table, which is assigned over several lines."""
@@ -37,11 +53,12 @@ class Grown:
         )
         assert count == 1, f"no table {table} in {name}"
         file.write_text(text)
+        self.touched.add(name)
 
     def add_import(self, name: str, line: str) -> None:
         """Adds an import, which a table of functions needs."""
-        file, head = self.package / name, "from __future__ import annotations\n\n"
-        file.write_text(file.read_text().replace(head, f"{head}{line}\n", 1))
+        head = "from __future__ import annotations\n\n"
+        self.put(name, head, f"{head}{line}\n")
 
     def run(self, code: str) -> None:
         """Runs the code in another process, where the package is this copy."""

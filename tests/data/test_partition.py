@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from pfedlora_flwr.data.datasets import Dataset, load
 from pfedlora_flwr.data.partition import Partition, few, make_partition
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.data.split import stratified
-from tests.grown import Grown
 
 
 def fake(classes: int, each: int) -> Dataset:
@@ -111,25 +109,6 @@ def test_the_other_partitions_are_sound(keys: dict[str, object]) -> None:
     dataset = fake(10, 300)
     partition = make_partition(from_flat({"clients": 20, **keys}), dataset)
     check_sound(partition, dataset.labels)
-
-
-@pytest.mark.slow
-def test_a_partition_is_one_function_and_one_entry(tmp_path: Path) -> None:
-    grown = Grown(tmp_path)
-    grown.add_file(
-        "data/turns.py",
-        "import numpy as np\ndef turns(e, labels, classes):\n    return [np.arange(k, len(labels),"
-        " e.clients) for k in range(e.clients)]\n",
-    )
-    grown.add_import("data/partition.py", "from pfedlora_flwr.data.turns import turns")
-    grown.add_line("data/partition.py", "DRAWN", '"turns": turns,')
-    grown.run(
-        "from pfedlora_flwr.config import all_keys, from_flat\nfrom pfedlora_flwr.data.setup import"
-        " DataSetup\nassert all_keys()['partition.kind'].allowed == 'pathological |"
-        " dirichlet | iid | turns | natural'\npartition ="
-        " DataSetup(from_flat({'partition.kind': 'turns', 'clients': 3})).partition\nassert {i % 3"
-        " for i in partition.clients[1].train} == {1}\n"
-    )
 
 
 def test_8_1_1_by_hand() -> None:
