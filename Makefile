@@ -8,6 +8,9 @@ PYTEST := $(BIN)/python -m pytest --dist loadscope --numprocesses
 # What is run by targets of its own; pytest alone leaves it out as well (pyproject.toml).
 APART := not methods and not faults and not deployment and not cluster and not pretrained and not trackers and not browser
 
+# Bytecode is kept where an environment says not to: each worker and each started process would compile all anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: run check test lint quick lock methods-test pretrained-test page-test trackers-test docs notebook prose results same-bits flower-test deployment-test fault-test cluster-test docker-test wheel-test site clean
 
 # The environment, 6.6 GB with PyTorch's CUDA build, is made when it is missing or pyproject.toml or constraints.txt is newer.
