@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.held_out.rules import FILE
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.lines import read_rows, write_rows
 from pfedlora_flwr.runs.rows import AdaptedRow
-
-_MEANS: tuple[Literal["samples", "accuracy", "alone_accuracy"], ...]
-_MEANS = "samples", "accuracy", "alone_accuracy"
-_SUMS: tuple[Literal["flops", "alone_flops"], ...] = ("flops", "alone_flops")
 
 
 def lines_of(run: RunFiles) -> list[AdaptedRow]:
@@ -39,11 +35,12 @@ def add_measures(result: Any, e: Experiment, run: RunFiles) -> None:
     """Adds what the lines come to."""
     if not e.held_out.clients:
         return
-    means, rows = list[dict[str, Any]](), lines_of(run)
+    means, rows = list[dict[str, Any]](), list[Any](lines_of(run))
     for round, asked in dict.fromkeys((row["round"], row["asked"]) for row in rows):
         own = [row for row in rows if (row["round"], row["asked"]) == (round, asked)]
-        mean = {name: fmean(row[name] for row in own) for name in _MEANS}
-        total = {name: sum(row[name] for row in own) for name in _SUMS}
+        averaged, added = ("samples", "accuracy", "alone_accuracy"), ("flops", "alone_flops")
+        mean = {name: fmean(row[name] for row in own) for name in averaged}
+        total = {name: sum(row[name] for row in own) for name in added}
         means.append({"round": round, "asked": asked, "clients": len(own)} | mean | total)
     means.sort(key=lambda mean: (mean["round"], mean["samples"]))
     clients = [*e.held_out_clients]
