@@ -4,7 +4,12 @@ one, and nothing imports in a circle."""
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -161,6 +166,43 @@ def test_features_spread_no_further() -> None:
     found = {one.name: spread.outside(one, code) for one in spread.FEATURES}
     assert found.keys() == SPREAD.keys()
     assert not {name: files for name, files in found.items() if len(files) > SPREAD[name]}
+
+
+@pytest.mark.slow
+def test_a_run_needs_no_folder_of_a_feature_that_only_lists_name(tmp_path: Path) -> None:
+    """Without it, and the lines that name it in the lists, a plain run comes to the same bits."""
+    keys = ("method=fedavg", "models=cnn5", "dataset=synthetic:40", "clients=2", "rounds=1")
+    command = [sys.executable, "-m", "pfedlora_flwr.cli", "run", "--engine", "local", "--quiet"]
+    command += [word for key in (*keys, "partition.kind=iid") for word in ("-o", key)]
+    found = {}
+    for without in ("", "audit", "sharing"):
+        root = tmp_path / f"without-{without}"
+        copy = shutil.copytree(PACKAGE, root / PACKAGE.name)
+        if without:
+            shutil.rmtree(copy / "features" / without)
+            for name in spread.LISTS:
+                (copy / name).write_text(_without_lines((copy / name).read_text(), without))
+        done = subprocess.run(
+            [*command, "-o", f"output={root / 'run'}"],
+            cwd=root,
+            env=os.environ | {"PYTHONPATH": str(root)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        result = json.loads((root / "run" / "result.json").read_text())
+        found[without] = result["shared_sha256"], result["models_sha256"]
+    assert len(found) == 3
+    assert len({*found.values()}) == 1
+
+
+def _without_lines(text: str, feature: str) -> str:
+    """A list without its imports from this feature, and what it has of them."""
+    line = rf"(?m)^from pfedlora_flwr\.features\.{feature}\.\w+ import (\w+)\n"
+    for name in re.findall(line, text):
+        text = re.sub(rf", {name}\b(\(\))?", "", text)
+    return re.sub(line, "", text)
 
 
 def test_the_architecture_page_names_every_file() -> None:

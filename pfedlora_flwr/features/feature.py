@@ -14,7 +14,21 @@ from pfedlora_flwr.methods.method import Method
 
 
 class Feature:
-    """Each hook says nothing unless a feature defines it."""
+    """Each hook says nothing unless a feature defines it.
+
+    phases: what a server does with clients beside their training and evaluation, in words by phase.
+    lines: the files of a run's directory in which it writes lines, which stay when the run goes on.
+    files: what it leaves in a run's directory of the rounds so far. controls: by key its values, as
+    reports call them; all but the first make a run a control. growing: its keys that a resumed run
+    may change. learns_otherwise: its keys with which clients no longer learn as in the paper's
+    tables."""
+
+    phases: Mapping[str, str] = MappingProxyType({})
+    lines: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    controls: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    growing: frozenset[str] = frozenset()
+    learns_otherwise: frozenset[str] = frozenset()
 
     def check(self, e: Experiment, x: Execution, method: type[Method]) -> None:
         """Raises UserError for keys that do not go together."""
@@ -45,19 +59,6 @@ class Feature:
     def without_scores(self, result: Any) -> int:
         """How many clients of a run with this result its last means leave out, as they should."""
         return 0
-
-    phases: Mapping[str, str] = MappingProxyType({})
-    """What a server does with clients beside their training and evaluation, in words by phase."""
-    lines: tuple[str, ...] = ()
-    """The files of a run's directory in which it writes lines, which stay when the run goes on."""
-    files: tuple[str, ...] = ()
-    """What it leaves in a run's directory of the rounds so far."""
-    controls: Mapping[str, Mapping[str, str]] = MappingProxyType({})
-    """By key its values, as reports call them: all but the first make a run a control."""
-    growing: frozenset[str] = frozenset()
-    """Its keys that a resumed run may change."""
-    learns_otherwise: frozenset[str] = frozenset()
-    """Its keys with which clients no longer learn as in the paper's tables."""
 
 
 def check_mean(e: Experiment, method: type[Method], needs: str) -> None:

@@ -19,15 +19,10 @@ from pfedlora_flwr.methods.method import Method
 
 FEATURES: tuple[Feature, ...]
 FEATURES = Privacy(), Membership(), Audit(), HeldOutClients(), Masks(), Sharing()
-
-
 CONTROLS = {key: names for feature in FEATURES for key, names in feature.controls.items()}
-"""By key its values, as reports call them: all but the first make a run a control."""
-
 PHASES = {name: words for feature in FEATURES for name, words in feature.phases.items()}
-"""What a server does with clients beside their training and evaluation, in words by phase."""
 GROWING = frozenset[str]().union(*(feature.growing for feature in FEATURES))
-"""The keys that a resumed run may change."""
+"""All features' own, as a `Feature` tells of them."""
 
 
 def check(e: Experiment, x: Execution, method: type[Method]) -> None:

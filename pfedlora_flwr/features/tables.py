@@ -16,5 +16,5 @@ TABLES: tuple[Callable[[Study], Table], ...]
 TABLES = held_out.table, privacy.sent, privacy.known, privacy.table, audits
 
 FIGURES: tuple[Callable[[Study, Path], list[Picture]], ...] = (held_out.figures,)
-OF_GAINS = (held_out.NAME,)
+OF_GAINS = ("held_out",)
 """What shows who gains: the names of figures and tables."""

@@ -351,19 +351,12 @@ def _confusion(metrics: Mapping[str, Any], test: int, test_correct: int, **_: in
 
 
 _ADAPTED_FIELDS = tuple(AdaptedRow.__annotations__)
+_WHOSE = "", "validation_", "alone_", "alone_validation_"
 _OF_ADAPTED: dict[str, Check] = {
     "model": _word,
     "model_sha256": _sha256,
     **dict.fromkeys(("samples", "test", "visits", "alone_visits"), count),
     **dict.fromkeys(("flops", "alone_flops"), _operations),
-    **dict.fromkeys(
-        (
-            "accuracy",
-            "validation_accuracy",
-            "alone_accuracy",
-            "alone_validation_accuracy",
-        ),
-        _share,
-    ),
+    **dict.fromkeys((f"{whose}accuracy" for whose in _WHOSE), _share),
 }
-"""What a held-out client tells of its adaptation, each with its check."""
+"""What an adapted client tells of its adaptation, each with its check."""

@@ -3,7 +3,7 @@ what it says. `find` finds the way by the run's keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -280,23 +280,21 @@ def check_unchanged(saved: Experiment, named: Flat, path: Path) -> None:
         wanted = config.located_value(key, value)
         if wanted != was:
             changed.append(f"{name}: {key.text(was)!r} → {key.text(wanted)!r}")
-    if changed:
-        raise UserError(
-            f"output {str(path)!r} holds a different Experiment ({'; '.join(changed)}); resume it"
-            f" with its own keys: without CONF, by output={path}"
-        )
+    _check_none(changed, path, f"resume it with its own keys: without CONF, by output={path}")
 
 
-def check_same(run: RunFiles, wanted: Experiment, advice: str) -> None:
+def check_same(run: RunFiles, new: Experiment, advice: str) -> None:
     """Raises UserError, with the keys that differ, when the run is of another Experiment."""
-    a, b = run.experiment().flat(), wanted.flat()
-    if different := [
-        f"{name}: {a.get(name)!r} → {b.get(name)!r}" for name in a | b if a.get(name) != b.get(name)
-    ]:
-        raise UserError(
-            f"output {str(run.path)!r} holds a different Experiment ({'; '.join(different)});"
-            f" {advice}"
-        )
+    a, b = run.experiment().flat(), new.flat()
+    pairs = ((name, a.get(name), b.get(name)) for name in a | b)
+    changed = [f"{name}: {was!r} → {wanted!r}" for name, was, wanted in pairs if was != wanted]
+    _check_none(changed, run.path, advice)
+
+
+def _check_none(changed: Sequence[str], path: Path, advice: str) -> None:
+    if changed:
+        told = f"output {str(path)!r} holds a different Experiment ({'; '.join(changed)})"
+        raise UserError(f"{told}; {advice}")
 
 
 def check_extension(run: RunFiles, wanted: Experiment) -> None:

@@ -48,6 +48,7 @@ from pfedlora_flwr.runs.provenance import git_commit, machine, versions
 from pfedlora_flwr.runs.records import check_whole, read_rounds, read_visits
 from pfedlora_flwr.runs.rows import (
     FailedVisitRow,
+    Origin,
     Phase,
     Progress,
     Result,
@@ -182,6 +183,14 @@ class RunDirectory(RunFiles):
     def write_token(self) -> None:
         """Gives the run the name that sites know it by."""
         write_atomically(self.token_file, f"{derive(time.time_ns(), str(self.path)):016x}".encode())
+
+    def write_origin(self, old: RunFiles, mine: Origin) -> None:
+        """That it goes on from `old`, by `mine`, and from those that this one went on from, with
+        its sites' numbers."""
+        before = [origin for origin in old.origins() if origin["round"] < mine["round"]]
+        write_atomically(self.origins_file, json.dumps([*before, mine]).encode())
+        if old.numbers_file.exists():
+            write_atomically(self.numbers_file, old.numbers_file.read_bytes())
 
     def write_result(self, result: Result) -> None:
         text = (json.dumps(result, indent=2) + "\n").encode()

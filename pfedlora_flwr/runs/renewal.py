@@ -23,7 +23,7 @@ from pfedlora_flwr.methods.method import Method, Tensors
 from pfedlora_flwr.rng import derive
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.runs.rows import StartedFrom
+from pfedlora_flwr.runs.rows import Origin, StartedFrom
 from pfedlora_flwr.runs.shared_state import read
 
 
@@ -137,11 +137,8 @@ class Renewal:
                 tensors = own.read(version) if self.saved.state_per_client else state.tensors
                 state.states[client] = run.server_store(client).save(version, tensors, 0)
         if not (simulated or old.clients.is_dir()):
-            mine = {"run": str(old.path), "token": old.token, "round": held.round}
-            origins = [*(o for o in old.origins() if o["round"] < held.round), mine]
-            write_atomically(run.origins_file, json.dumps(origins).encode())
-            if old.numbers_file.exists():
-                write_atomically(run.numbers_file, old.numbers_file.read_bytes())
+            mine: Origin = {"run": str(old.path), "token": old.token, "round": held.round}
+            run.write_origin(old, mine)
             return
         for client, version in held.versions.items():
             store, own = run.client_store(client), old.client_store(client)

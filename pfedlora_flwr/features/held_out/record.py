@@ -10,7 +10,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.held_out.rules import FILE
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.lines import read_rows, write_rows
-from pfedlora_flwr.runs.rows import AdaptedRow, HeldOutMean
+from pfedlora_flwr.runs.rows import AdaptedRow
 
 
 def lines_of(run: RunFiles) -> list[AdaptedRow]:
@@ -35,21 +35,13 @@ def add_measures(result: Any, e: Experiment, run: RunFiles) -> None:
     """Adds what the lines come to."""
     if not e.held_out.clients:
         return
-    means, rows = list[HeldOutMean](), lines_of(run)
+    means, rows = list[dict[str, Any]](), list[Any](lines_of(run))
     for round, asked in dict.fromkeys((row["round"], row["asked"]) for row in rows):
         own = [row for row in rows if (row["round"], row["asked"]) == (round, asked)]
-        means.append(
-            {
-                "round": round,
-                "asked": asked,
-                "clients": len(own),
-                "samples": fmean(row["samples"] for row in own),
-                "accuracy": fmean(row["accuracy"] for row in own),
-                "alone_accuracy": fmean(row["alone_accuracy"] for row in own),
-                "flops": sum(row["flops"] for row in own),
-                "alone_flops": sum(row["alone_flops"] for row in own),
-            }
-        )
+        averaged, added = ("samples", "accuracy", "alone_accuracy"), ("flops", "alone_flops")
+        mean = {name: fmean(row[name] for row in own) for name in averaged}
+        total = {name: sum(row[name] for row in own) for name in added}
+        means.append({"round": round, "asked": asked, "clients": len(own)} | mean | total)
     means.sort(key=lambda mean: (mean["round"], mean["samples"]))
     clients = [*e.held_out_clients]
     result["held_out"] = {"clients": clients, "visits": e.held_out.rounds, "means": means}

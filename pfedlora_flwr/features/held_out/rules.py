@@ -56,10 +56,9 @@ def check_adapts(e: Experiment, client: int) -> None:
 
 def beside(e: Experiment) -> list[str]:
     """The line of held-out clients, who are in no estimate of a run's cost; none without them."""
-    if not e.held_out.clients:
-        return []
     held = some([str(client) for client in e.held_out_clients], _LISTED)
-    return [
+    line = (
         f"held out: clients {held}, adapted in {e.held_out.rounds} visits with"
         f" {e.held_out.samples} samples; not in the estimates"
-    ]
+    )
+    return [line] if e.held_out.clients else []

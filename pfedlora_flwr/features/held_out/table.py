@@ -17,8 +17,6 @@ from pfedlora_flwr.report.load import Study
 from pfedlora_flwr.report.table import Table
 from pfedlora_flwr.runs.rows import HeldOutMean
 
-NAME = "held_out"
-"""Of the table and the figure."""
 _ACROSS = 3
 """Panels side by side."""
 Sizes = Mapping[str, Mapping[int, HeldOutMean]]
@@ -55,7 +53,7 @@ def table(study: Study) -> Table:
         " the same clients by Standalone, from their own initial weights, with at least as many"
         " operations as are known. `samples`: the largest number of training samples of a client."
     )
-    return Table(NAME, "Held-out clients", rows, note)
+    return Table("held_out", "Held-out clients", rows, note)
 
 
 def sizes(outcome: Outcome) -> Sizes:
@@ -101,7 +99,7 @@ def figures(study: Study, folder: Path) -> list[Picture]:
             axis.set_visible(False)
         methods = {o.title: o for outcomes in panels.values() for o in outcomes}
         style.legend(figure, [*methods.values()])
-        path = style.save(figure, folder, NAME)
+        path = style.save(figure, folder, "held_out")
     text = (
         "Held-out clients: accuracy against the number of training samples, mean over clients and"
         " seeds. Thin dotted lines without marks: the same clients alone, with at least as many"

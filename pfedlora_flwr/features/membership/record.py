@@ -82,9 +82,8 @@ def _recorded(run: RunFiles, config: RunConfig) -> tuple[str, str]:
     last, told = run.last_round(), f"clients is {e.clients}"
     if e.clients != saved.clients:
         check_clients(run, saved, e.clients)
-        if last not in dict(
-            saved.members.joined
-        ):  # or some have joined since, and none was trained
+        # or some have joined since, and none was trained
+        if last not in dict(saved.members.joined):
             joined = ",".join(f"{r}:{n}" for r, n in [*saved.members.joined, (last, saved.clients)])
     if leaving:
         told = f"clients-left is {e.members.left!r}"

@@ -6,7 +6,7 @@ import itertools
 from operator import itemgetter
 from typing import Any
 
-from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.feature import Feature
@@ -67,24 +67,22 @@ def _joined(e: Experiment) -> None:
 
 
 def _left(e: Experiment, x: Execution) -> None:
-    told = f"clients-left is {e.members.left!r}"
-    if not e.members.left:
+    left = e.members.left
+    told = f"clients-left is {left!r}"
+    if not left:
         return
-    if any(isinstance(client, str) for _, client in e.members.left):
+    if any(isinstance(client, str) for _, client in left):
         if not x.resume:
-            raise UserError(
-                f"{told}; allowed: R:K or K, numbers; with resume=true sites' names, too"
+            raise wrong(
+                "clients-left", left, "R:K or K, numbers; with resume=true sites' names, too"
             )
         return  # their numbers are the run's to tell
-    lasts, clients = zip(*e.members.left, strict=True)
+    lasts, clients = zip(*left, strict=True)
     if len({*clients}) < len(clients) or not {*clients} < {*range(e.clients)}:
-        raise UserError(
-            f"{told}; allowed: each of the clients 0 to {e.clients - 1} once, and not all of them"
-        )
-    if max(lasts) >= e.rounds:
-        raise UserError(
-            f"{told}; allowed: R below rounds, which is {e.rounds}; {max(lasts)} is not"
-        )
+        allowed = f"each of the clients 0 to {e.clients - 1} once, and not all of them"
+        raise wrong("clients-left", left, allowed)
+    if (last := max(lasts)) >= e.rounds:
+        raise wrong("clients-left", left, f"R below rounds, which is {e.rounds}; {last} is not")
     if empty := [last + 1 for last in [0, *lasts] if not e.clients_in(max(1, last + 1))]:
         raise UserError(f"{told}; no client would be left in round {empty[0]}")
     if e.fixes_clients:

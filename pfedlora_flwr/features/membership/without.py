@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,7 +9,6 @@ from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.features.membership.record import LATER, text_of
-from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.runs.begin import Begin
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
@@ -112,10 +110,15 @@ class Without(Begin):
         if new.path.exists():
             raise UserError(f"output {str(new.path)!r} exists; choose another")
         new.server.mkdir(parents=True)
-        write_atomically(new.origins_file, json.dumps(self._origins()).encode())
-        if old.numbers_file.exists():
-            # with the client's, by which its node is known and turned away
-            write_atomically(new.numbers_file, old.numbers_file.read_bytes())
+        tokens = (o["token"] for o in old.origins() if o["round"] >= self.after)
+        mine: Origin = {
+            "run": str(old.path),
+            "without": self.client,
+            "round": self.after,
+            "token": next(tokens, old.token),
+        }
+        # with the client's number, by which its node is known and turned away
+        new.write_origin(old, mine)
         new.write_token()
         new.write_partition(OWN)
         if state is not None:
@@ -145,14 +148,3 @@ class Without(Begin):
         if any(r < first for r in checkpoints.rounds()):
             kept += filter(None, [checkpoints.load(before=first)])
         return max(kept, key=lambda state: state.round, default=None)
-
-    def _origins(self) -> list[Origin]:
-        """The runs whose sites' models it goes on from, each up to a round."""
-        held = self.old.origins()
-        mine: Origin = {
-            "run": str(self.old.path),
-            "without": self.client,
-            "round": self.after,
-            "token": next((o["token"] for o in held if o["round"] >= self.after), self.old.token),
-        }
-        return [*(o for o in held if o["round"] < self.after), mine]
