@@ -41,7 +41,7 @@ FEATURES = (
         "differential privacy",
         r"federation/dp|runs/(accountant|budget|spent)|models/private"
         r"|training/entropy|report/privacy|features/dp",
-        r"\bdp\b|\bdp_|_dp\b|\bDP\b|epsilon|features\.dp|training\.entropy",
+        r"\bdp\b|\bdp_|_dp\b|\bDP\b|(?<!var)epsilon(?!-cap)|features\.dp|training\.entropy",
     ),
     Feature(
         "held-out clients",
@@ -62,7 +62,7 @@ FEATURES = (
     Feature(
         "secure aggregation",
         r"federation/(secure/|secagg|stages|guard|unmasked|masks)|features/masks",
-        r"secagg|[Ss]ecure[ _]?[Aa]gg|federation\.secure|SecureUplink|masked\b|\bmasks?\b",
+        r"secagg|[Ss]ecure[ _]?[Aa]gg|federation\.secure|SecureUplink|masked\b(?! sum)|(?<!nder )\bmasks?\b",
     ),
     Feature(
         "own code",

@@ -132,7 +132,7 @@ class PersonalisedClient(NumPyClient):
         try:
             upload, report = self._visit(self._instruction(config), parameters)
             metrics, e = messages.written(report), self.experiment
-            if e.hides_clients and not e.secagg.enabled:  # the guard withholds what it has summed
+            if e.hides_clients and not e.hides_uploads:  # the guard withholds what it has summed
                 clear = in_the_clear(e, scores_told=True)
                 metrics = {name: value for name, value in metrics.items() if name in clear}
             return wire.to_arrays(upload.tensors), upload.samples, metrics | self._vouched
@@ -302,7 +302,7 @@ class PersonalisedClient(NumPyClient):
             round=told.round,
             client=told.client,
             names=list(upload.tensors),
-            model_sha256=None if self.experiment.dp.enabled else digest,
+            model_sha256=None if self.experiment.noises else digest,
             worker=lanes.worker(),
             node=this_node(),
             counts=counts,
@@ -342,7 +342,7 @@ class PersonalisedClient(NumPyClient):
         return counts
 
     def _scored(self, told: Instruction, method: Method, model: Any, data: LocalData) -> Counts:
-        if self.experiment.secagg.enabled and not (len(data.validation) and len(data.test)):
+        if self.experiment.hides_uploads and not (len(data.validation) and len(data.test)):
             raise UserError("it has fewer samples to evaluate on than egress.step is here")
         policy = policy_for(self.node_config)
         self._vouched = vouched(policy, data.validation.labels, data.test.labels)
@@ -352,7 +352,7 @@ class PersonalisedClient(NumPyClient):
     def _keep_rows(self, told: Instruction) -> Callable[[Tensor], None] | None:
         """What keeps which test rows the model has right: in a simulation without masks alone."""
         run = self._simulation(told.run, messages.folder_name(told.token))
-        if run is None or self.experiment.secagg.enabled:
+        if run is None or self.experiment.hides_uploads:
             return None
         file, site = run.right_rows(told.client), self._site(told.client)
         test = site.split.test
@@ -362,7 +362,7 @@ class PersonalisedClient(NumPyClient):
     def _check_held_out(self, client: int) -> None:
         """Raises UserError for a client of the training: an adaptation tells its samples."""
         e = self.experiment
-        if e.secagg.enabled or client not in e.held_out_clients:
+        if e.hides_uploads or client not in e.held_out_clients:
             raise UserError(f"the server asks to adapt client {client}, which is not held out here")
 
     def _adapt(self, told: Instruction, parameters: Arrays) -> tuple[float, int, Config]:

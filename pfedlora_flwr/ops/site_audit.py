@@ -131,7 +131,7 @@ def site_audit(place: Path, client: int | None = None, shadows: int = 0) -> dict
         notes.append(
             "canaries: the server draws the noise of whole clients, which is not seen here"
         )
-    if e.secagg.enabled:
+    if e.hides_uploads:
         notes.append("the server read only a sum: what is said of the upload is a bound")
     rows = "classes" in seen.uploads.read(seen.numbers[-1], seen.client).tensors
     found = {

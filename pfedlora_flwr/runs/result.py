@@ -154,7 +154,7 @@ def _with_measures(
     result: Result, run: RunDirectory, config: RunConfig, state: ServerState, rows: list[RoundRow]
 ) -> Result:
     e = config.experiment
-    per_client, masked = state.accuracies("test"), state.means is not None
+    per_client, means_alone = state.accuracies("test"), state.means is not None
     over_all = comparable(e, rows)
     best = at_best(e, rows, config.execution.verdict_score)
     samples: dict[int, int | None] = {}  # of the clients' last visits
@@ -183,9 +183,9 @@ def _with_measures(
             "max_test": max(row["accuracy"] for row in over_all),
             "sampled_last": means[-1] if means else None,
             "sampled_highest": max(means, default=None),
-            "std": None if masked else statistics.pstdev(per_client.values() or [0.0]),
+            "std": None if means_alone else statistics.pstdev(per_client.values() or [0.0]),
             "evaluated": state.evaluated()["evaluated"],
-            "worst": None if masked else min(per_client.values(), default=0.0),
+            "worst": None if means_alone else min(per_client.values(), default=0.0),
             "other": rows[-1]["other_accuracies"],
         },
         **best,
@@ -265,7 +265,7 @@ def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:
     (`evaluate-initial` is false, or they failed), or some have joined or left. Under masks each
     round has the mean of its own clients, which is the only one there is: all count."""
     last = rows[-1]
-    if e.secagg.enabled:
+    if e.hides_uploads:
         return [row for row in rows if row["evaluated"]] or rows
     since = e.fewer_since(last["round"])
     alike = [row for row in rows if row["evaluated"] == last["evaluated"]]

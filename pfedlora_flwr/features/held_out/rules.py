@@ -18,9 +18,9 @@ class HeldOutClients(Feature):
         told = f"clients-held-out is {e.held_out.clients}"
         if e.held_out.clients >= e.clients:
             raise UserError(f"{told}; allowed: at most {e.clients - 1}, one fewer than clients")
-        if e.secagg.enabled:
+        if e.hides_uploads:
             raise UserError(
-                f"{told} and secagg.enabled, too: what a client reports of its adaptation would"
+                f"{told} and {e.hides_uploads}, too: what a client reports of its adaptation would"
                 " show its number of samples; use `pfedlora adapt`"
             )
         if e.stop.patience:
