@@ -87,7 +87,7 @@ FEATURES = (
 )
 
 
-LISTS = tuple(f"features/{name}.py" for name in ("rules", "plans", "records", "tables"))
+LISTS = tuple(f"features/{name}.py" for name in ("rules", "plans", "links", "records", "tables"))
 """A line for each feature."""
 LATER = re.compile(
     r"models/(lora|text|basis|pretrained|foreign|summed|private)|data/(outputs|remarks|tokens)"

@@ -44,6 +44,7 @@ OF_FEATURES = {
     "tables": "report",
     "spent": "runs",
     "link": "federation",
+    "links": "federation",
     "plan": "launch",
     "plans": "launch",
     "table": "report",

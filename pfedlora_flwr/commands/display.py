@@ -14,7 +14,7 @@ from pfedlora_flwr.errors import counted
 from pfedlora_flwr.ops.progress_text import megabytes
 from pfedlora_flwr.ops.run_queue import Going, Runs, Watch
 from pfedlora_flwr.runs.result import never_evaluated
-from pfedlora_flwr.runs.rows import Result
+from pfedlora_flwr.runs.rows import SPENT, Result
 
 FAILED, AGAIN_LATER, INTERRUPTED = 1, 75, 130
 """Exit codes. A completed run's is 0, a user's mistake's 2. 75 (EX_TEMPFAIL): the time was over, an
@@ -93,7 +93,7 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
     err.print(f"{result['error']}{after}" if stopped else f"failed{after}: {result['error']}")
     if stopped and not after:
         err.print("no round was completed; the same command starts it again")
-    if after and (stopped or result.get("resumable")) and result.get("stopped_by") != "dp":
+    if after and (stopped or result.get("resumable")) and result.get("stopped_by") != SPENT:
         err.print(f"{'to continue' if stopped else 'to continue once that is mended'}: {again}")
     return stopped_code(result) if stopped else FAILED
 
@@ -101,7 +101,7 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
 def stopped_code(result: Result) -> int:
     """The exit code of a stopped run."""
     by = result.get("stopped_by")
-    if by == "dp":  # nothing more can be done with it
+    if by == SPENT:
         return FAILED
     return AGAIN_LATER if by in ("system", "time", "observer") else INTERRUPTED
 

@@ -31,7 +31,6 @@ from pfedlora_flwr.errors import (
 )
 from pfedlora_flwr.execution import MOST_ANCHORS
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.adapt import held_out_rows
@@ -247,11 +246,8 @@ class PersonalisedClient(NumPyClient):
         once = {} if told.version and not lost else outputs.operations(model, data, self.experiment)
         data = outputs.with_outputs_kept(model, data, self.experiment, evaluated=told.evaluate)
         clock.lap("load")
-        spent, noise = self._spent(method, told, len(data.train)), None
-        if spent:
-            if self.ledger:
-                self.ledger.spend(told.token, terms_of(self.experiment, spent))
-            noise = spent.spend(told.round, told.version)  # on disk before the draw
+        chain = Chain(self.experiment, method)
+        noise = chain.draw(told, self._of_its_data(told), len(data.train), self.ledger)
         upload, visit = visits.visit(
             method,
             model,
@@ -263,7 +259,7 @@ class PersonalisedClient(NumPyClient):
             data.validation,
         )
         visit.flops = once | visit.flops
-        upload = Chain(self.experiment, method).client_out(upload, received, visit)
+        upload = chain.client_out(upload, received, visit)
         policy = policy_for(self.node_config)
         upload = limited_upload(
             policy,
@@ -313,19 +309,14 @@ class PersonalisedClient(NumPyClient):
             other_accuracies=others,
             flops_by_phase=visit.flops,
             seconds=clock.laps,
-            epsilon=spent.told if spent else None,
+            **chain.told(),
         )
 
-    def _spent(self, method: Method, told: Instruction, samples: int) -> Spent | None:
-        """The client's account, where its records are to be private."""
-        e = self.experiment
-        if not e.noises_gradients:
-            return None
+    def _of_its_data(self, told: Instruction) -> Path:
+        """Where to keep what is of its data, which is the same whatever number the node has."""
         folder = self._store(told).folder
-        if number_in(self.node_config, "partition-id") is None:
-            # its records are the same whatever number it has
-            folder = folder.parent
-        return Spent(folder, e, told.client, samples, method.record_epochs(e))
+        numbered = number_in(self.node_config, "partition-id") is not None
+        return folder if numbered else folder.parent
 
     def _evaluate(self, told: Instruction) -> Counts:
         data, method, own_data = self._load(told.client)
