@@ -25,7 +25,7 @@ from torch import Tensor
 from pfedlora_flwr.audit.measure import Floats
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.features.dp.accountant import finite
-from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.features.dp.budget import Budget, file_of
 from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
@@ -137,7 +137,7 @@ def _of_rounds(seen: Seen, notes: list[str]) -> DPAudit | None:
     if seen.source != "uploads":
         notes.append("canaries: uploads were not kept (audit.uploads), so no noise can be told")
         return None
-    away, drawn, budget = [], [], Budget(seen.run.dp_file, e)
+    away, drawn, budget = [], [], Budget(file_of(seen.run), e)
     z = budget.noise
     k = 1 if method.adds else e.sampled  # by which a sum is divided
     for round in map(seen.round, filter(e.releases, seen.numbers)):

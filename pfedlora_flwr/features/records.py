@@ -1,21 +1,32 @@
-"""What the features tell of a run in `result.json`: what it hides of its clients' updates from its
-server, and what it does not, one line each."""
+"""What the features keep of a run, and what they tell of it in `result.json`: what it hides of its
+clients' updates from its server, and what it does not, one line each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp import record as noise
 from pfedlora_flwr.features.masks import record as masks
+from pfedlora_flwr.features.record import Record
 from pfedlora_flwr.features.rules import FEATURES
+from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.rows import FailedVisitRow, Privacy, VisitRow
 
+RECORDS: tuple[Record, ...] = masks.Unmasked(), noise.Account()
+OUTLIVING = tuple(filter(None, (record.outlives for record in RECORDS)))
+"""Files of `server` that outlive the run that wrote them."""
 SIMULATED = "a simulation protects nobody: one machine holds every client's data and models"
 _PLAIN = "the server reads every client's upload"
 read_by_server = masks.read_by_server
+
+
+def outliving(run: RunFiles, e: Experiment | None) -> dict[str, bytes]:
+    """By name, what is to stay of these files when another run takes the directory. e: of the run
+    there; None where it cannot be read. Raises UserError for a damaged one."""
+    kept = ((record.outlives, record.outliving(run, e)) for record in RECORDS)
+    return {name: blob for name, blob in kept if blob is not None}
 
 
 def notes_of(e: Experiment) -> list[str]:
@@ -30,23 +41,23 @@ def protections(e: Experiment) -> list[str]:
 
 def privacy_of(
     config: RunConfig,
-    spent: Path,
+    run: RunFiles,
     simulated: bool,
     visits: Iterable[VisitRow | FailedVisitRow] = (),
     *,
     own_data: bool = False,
     uploads_kept: bool = False,
 ) -> Privacy:
-    """The section of `result.json`. spent: the server's record of `dp`. simulated: whether the
-    clients were this machine's. visits: the lines of `clients.jsonl`, which tell what records have
-    spent. own_data: whether each client has data of its own, and no part of one dataset.
-    uploads_kept: whether uploads of earlier rounds lie in the run's directory."""
+    """The section of `result.json`. simulated: whether the clients were this machine's. visits: the
+    lines of `clients.jsonl`, which tell what records have spent. own_data: whether each client has
+    data of its own, and no part of one dataset. uploads_kept: whether uploads of earlier rounds lie
+    in the run's directory."""
     e, kept = config.experiment, uploads_kept or config.execution.keeps_uploads
     others = [line for feature in FEATURES for line in feature.unnoised(e, kept)]
     hidden = masks.not_covered(config)
     return {
         "secagg": masks.section(config),
-        "dp": noise.section(e, [*visits], spent),
+        "dp": noise.section(e, [*visits], run),
         "not_covered": [
             *([SIMULATED] if simulated else []),
             *(hidden or [_PLAIN]),

@@ -23,7 +23,7 @@ from pfedlora_flwr.data.parts import Parts
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.features.dp.budget import check_record, spent_nothing
+from pfedlora_flwr.features.records import OUTLIVING, RECORDS
 from pfedlora_flwr.files import (
     file_sha256,
     is_locked,
@@ -79,12 +79,13 @@ class RunDirectory(RunFiles):
         for file in self.findings:
             file.unlink(missing_ok=True)
 
-    def clear(self, spent: bytes | None) -> None:
-        """Removes the run that is here but for its logs. spent: what stays of its `dp.json`."""
-        if spent is not None:
-            write_atomically(self.dp_file, spent)
-        else:
-            self.dp_file.unlink(missing_ok=True)
+    def clear(self, stays: Mapping[str, bytes]) -> None:
+        """Removes the run that is here but for its logs. stays: what does of files in `server`."""
+        for file in self._outliving:
+            if file.name in stays:
+                write_atomically(file, stays[file.name])
+            else:
+                file.unlink(missing_ok=True)
         self._clear()
         self.traceback_file.unlink(missing_ok=True)
 
@@ -96,11 +97,11 @@ class RunDirectory(RunFiles):
         to keep."""
         if self.is_void:
             self._clear()
-            if not self.dp_file.exists():
+            if not any(file.exists() for file in self._outliving):
                 remove_folder(self.server)
                 return
             for file in self.server.iterdir():
-                if file != self.dp_file:  # of replaced runs
+                if file not in self._outliving:
                     file.unlink()
 
     def check_unlocked(self, patience: float = 0.0) -> None:
@@ -120,8 +121,9 @@ class RunDirectory(RunFiles):
         check_whole(self.checkpoints, self.rounds(), self.visits(), self.path, self.begun_after)
         state = self.checkpoints.load()
         e = self.experiment() if state and state.versions else None
-        if e and e.noises_rounds:
-            check_record(self.dp_file, e, self.visits())
+        if e:
+            for record in RECORDS:
+                record.check_whole(self, e)
         if self.checkpoints.rounds() and not self.token_file.exists():
             raise UserError(
                 f"{self.token_file} is missing, by which nodes recognise the run; restore it, or"
@@ -284,10 +286,10 @@ class RunDirectory(RunFiles):
 
     @property
     def is_void(self) -> bool:
-        """Whether what is here failed before its first round, and unmasked and spent nothing, or is
-        what replaced runs spent alone."""
+        """Whether what is here failed before its first round, and features keep nothing of it, or
+        is what they keep of replaced runs alone."""
         there = {path for path in self.server.glob("*") if path != self.lock_file}
-        if not self.holds_run and there == {self.dp_file} and spent_nothing(self.dp_file):
+        if not self.holds_run and there and there <= self._outliving and self._is_forgotten:
             return True
         try:
             last = self.result()
@@ -298,9 +300,18 @@ class RunDirectory(RunFiles):
             and "fingerprint" in last
             and "rounds" not in last
             and not self.checkpoints.paths()  # an earlier run's, which none has replaced yet
-            and not self.unmasking_file.exists()
-            and spent_nothing(self.dp_file)
+            and self._is_forgotten
         )
+
+    @property
+    def _is_forgotten(self) -> bool:
+        """Whether what features keep here is of replaced runs alone."""
+        return all(record.is_void(self) for record in RECORDS)
+
+    @property
+    def _outliving(self) -> set[Path]:
+        """The files that may be here of runs that were replaced."""
+        return {self.server / name for name in OUTLIVING}
 
     def _clear(self) -> None:
         folders = self.clients, self.states, self.rows, self.report, self.events, self.source
@@ -311,8 +322,7 @@ class RunDirectory(RunFiles):
         files = [
             *self.path.glob("*.jsonl"),
             self.result_file,
-            # what was spent is never gone: it is replaced at once
-            *(file for file in self.server.glob("*.*") if file != self.dp_file),
+            *(file for file in self.server.glob("*.*") if file not in self._outliving),
             self._partition,
             self.config,
             *(self.path / name for name in OBSERVED),

@@ -118,7 +118,7 @@ def _with_what_is_here(
     experiment = config.experiment
     result["privacy"] = privacy_of(
         config,
-        run.dp_file,
+        run,
         run.clients.is_dir(),
         run.visits(),
         own_data=run.partition == OWN,

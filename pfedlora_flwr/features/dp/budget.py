@@ -17,7 +17,16 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import epsilon, finite, planned, planned_noise
 from pfedlora_flwr.files import from_json, write_atomically
+from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.rows import EarlierRun, FailedVisitRow, VisitRow
+
+FILE = "dp.json"
+"""In the `server` of a run's directory."""
+
+
+def file_of(run: RunFiles) -> Path:
+    """The record of a run."""
+    return run.server / FILE
 
 
 class Budget:

@@ -21,7 +21,7 @@ from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import finite
-from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.features.dp.budget import Budget, file_of
 from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation.link import Link, Server
 from pfedlora_flwr.methods.hidden_sums import Hidden
@@ -89,7 +89,7 @@ class OfRecords(Link):
         return {"epsilon": self._spent.told if self._spent else None}
 
     def begin(self, round: Round) -> None:
-        Budget(self.server.run.dp_file, self.experiment).ask()
+        Budget(file_of(self.server.run), self.experiment).ask()
 
     def line(self, visits: Sequence[VisitRow]) -> Mapping[str, Any]:
         spent = [visit["epsilon"] for visit in visits if "epsilon" in visit]
@@ -135,7 +135,7 @@ class Noised(Link):
         super().__init__(experiment, method, server)
         if experiment.dp.of_users:
             check_clip(experiment, largest_part(experiment, method))
-        self._budget = Budget(self.server.run.dp_file, experiment)
+        self._budget = Budget(file_of(self.server.run), experiment)
         self._budget.epsilon(1)
         z = self._budget.noise
         if not experiment.noising:

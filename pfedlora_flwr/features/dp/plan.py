@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import epsilon, planned
-from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.features.dp.budget import Budget, counts_on, file_of
 from pfedlora_flwr.features.dp.link import check_clip, largest_part, resolution, size_of
 from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.models.private import parts_of
-from pfedlora_flwr.runs.begin import Begin
+from pfedlora_flwr.runs.begin import Begin, Fresh
 
 _FEW = 5000
 """Records below which class means alone do as well (docs/fidelity.md)."""
@@ -33,7 +34,7 @@ def plan(begin: Begin) -> Iterable[str]:
     part = largest_part(e, setup.method)
     if e.dp.of_users:
         check_clip(e, part)
-    budget = Budget(begin.spent, e)
+    budget = Budget(_counted_in(begin), e)
     more = planned(e, begin.after + 1)
     z, size, most = budget.noise, size_of(part), budget.most_with(more)
     found = budget.epsilon(most)
@@ -76,6 +77,16 @@ def plan(begin: Begin) -> Iterable[str]:
                 f" {math.sqrt(size / fixed):.2g} times as large, and that of the two matrices"
                 " multiplies"
             )
+
+
+def _counted_in(begin: Begin) -> Path | None:
+    """The record in which the run goes on to count, if there is one."""
+    if begin.goes_on:
+        return file_of(begin.run)
+    earlier = begin.renewal if isinstance(begin, Fresh) else None
+    if earlier and earlier.old and counts_on(earlier.saved, begin.wanted.experiment):
+        return file_of(earlier.old)
+    return None
 
 
 def _of_records(setup: Setup, begin: Begin, known: str) -> Iterable[str]:

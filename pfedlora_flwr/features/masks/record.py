@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.features.record import Record
 from pfedlora_flwr.runs.clear import in_words
+from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.rows import Privacy, SecAgg
 
 _SECURE = (
@@ -25,6 +27,13 @@ _SECURE = (
         " keys, or all but one"
     ),
 )
+
+
+class Unmasked(Record):
+    """The rounds that were unmasked, or were about to be."""
+
+    def is_void(self, run: RunFiles) -> bool:
+        return not run.unmasking_file.exists()
 
 
 def section(config: RunConfig) -> SecAgg:
