@@ -87,13 +87,15 @@ FEATURES = (
 )
 
 
-LISTS = tuple(f"features/{name}.py" for name in ("rules", "plans", "links", "records", "tables"))
+LISTS = tuple(
+    f"features/{name}.py" for name in ("rules", "plans", "links", "records", "audits", "tables")
+)
 """A line for each feature."""
 LATER = re.compile(
     r"models/(lora|text|basis|pretrained|foreign|summed|private)|data/(outputs|remarks|tokens)"
     r"|methods/(pfedlora_plus|lora_|flexlora|fedit|ffa_lora|fedsa_lora|ditto|fedrep|fedprox|fedper"
     r"|extractor|apfl|fedala|fedalt|fedbabu|fedbn|feddpa|fedex_lora|fedrod|flora|rolora|last_layer)"
-    r"|observers/(mlflow|wandb|scalars|prometheus|status_line)|api/|audit/canaries"
+    r"|observers/(mlflow|wandb|scalars|prometheus|status_line)|api/"
     r"|runs/(data_name|accountant|budget|spent|shared_state|joining|status|standing|without)"
     r"|report/(own_code|aggregation|held_out)|federation/(reach|dp|adapt|census)"
     r"|launch/(superlink|worker|remote)|features/dp|(commands|ops)/(align|weights|adapt|status)"

@@ -38,6 +38,8 @@ OF_FEATURES = {
     "feature": "config",
     "rules": "config",
     "accountant": "runs",
+    "audit": "audit",
+    "audits": "audit",
     "budget": "runs",
     "record": "runs",
     "records": "runs",

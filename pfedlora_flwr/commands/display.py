@@ -11,6 +11,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from pfedlora_flwr.errors import counted
+from pfedlora_flwr.features.records import lines_of
 from pfedlora_flwr.ops.progress_text import megabytes
 from pfedlora_flwr.ops.run_queue import Going, Runs, Watch
 from pfedlora_flwr.runs.result import never_evaluated
@@ -134,7 +135,7 @@ def client_table(result: Result) -> Table:
 
 
 def summary(result: Result) -> str:
-    """The figures of a completed run, in four lines, and ε in one more, if it has dp."""
+    """The figures of a completed run, in four lines, and what features say of it."""
     a, c, s = result["accuracy"], result["communication"], result["seconds"]
     scores = {
         "balanced accuracy": result.get("balanced_accuracy"),
@@ -160,12 +161,4 @@ def summary(result: Result) -> str:
             f" {s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating"
         ),
     ]
-    privacy = result.get("privacy")
-    if privacy and (dp := privacy.get("dp")):
-        whose = "a client" if dp["level"] == "user" else "a training record"
-        spent = "infinite" if dp["epsilon"] is None else f"{dp['epsilon']:.4g}"
-        earlier = "; what earlier runs here spent adds to it" if dp["earlier"] else ""
-        if any(run.get("noise") == 0 for run in dp["earlier"]):
-            earlier += ", which is infinite: one had no noise"
-        lines.append(f"dp: ε of {whose} is {spent} at δ = {dp['delta']:g}{earlier}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *lines_of(result)])

@@ -12,7 +12,7 @@ from pfedlora_flwr.features.masks import record as masks
 from pfedlora_flwr.features.record import Record
 from pfedlora_flwr.features.rules import FEATURES
 from pfedlora_flwr.runs.layout import RunFiles
-from pfedlora_flwr.runs.rows import FailedVisitRow, Privacy, VisitRow
+from pfedlora_flwr.runs.rows import FailedVisitRow, Privacy, Result, VisitRow
 
 RECORDS: tuple[Record, ...] = masks.Unmasked(), noise.Account()
 OUTLIVING = tuple(filter(None, (record.outlives for record in RECORDS)))
@@ -27,6 +27,12 @@ def outliving(run: RunFiles, e: Experiment | None) -> dict[str, bytes]:
     there; None where it cannot be read. Raises UserError for a damaged one."""
     kept = ((record.outlives, record.outliving(run, e)) for record in RECORDS)
     return {name: blob for name, blob in kept if blob is not None}
+
+
+def lines_of(result: Result) -> list[str]:
+    """What is said of a run beside its figures."""
+    privacy = result.get("privacy")
+    return [noise.line(told)] if privacy and (told := privacy.get("dp")) else []
 
 
 def notes_of(e: Experiment) -> list[str]:

@@ -21,7 +21,7 @@ from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.rows import EarlierRun, FailedVisitRow, VisitRow
 
 FILE = "dp.json"
-"""In the `server` of a run's directory."""
+"""In the `server` of a run's directory, and another one beside a client's model."""
 
 
 def file_of(run: RunFiles) -> Path:

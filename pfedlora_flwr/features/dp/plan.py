@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +77,23 @@ def plan(begin: Begin) -> Iterable[str]:
                 f" {math.sqrt(size / fixed):.2g} times as large, and that of the two matrices"
                 " multiplies"
             )
+
+
+def of_all(runs: Sequence[Experiment]) -> Iterable[str]:
+    """What runs on the same clients spend together."""
+    private = [e for e in runs if e.dp.enabled]
+    spent = [_planned(e) for e in private]
+    if private:
+        known = f"ε = {sum(s for s in spent if s):.4g}" if all(spent) else "what its rows decide"
+        yield f"dp: all {len(private)} runs together spend {known} of a client, added up"
+
+
+def _planned(e: Experiment) -> float | None:
+    """What a run may spend of a client; None where only its rows tell."""
+    if not e.dp.of_users:
+        return e.dp.epsilon
+    budget = Budget(None, e)
+    return budget.epsilon(budget.most_with(planned(e)))
 
 
 def _counted_in(begin: Begin) -> Path | None:

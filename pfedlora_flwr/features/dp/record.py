@@ -147,6 +147,16 @@ def section(e: Experiment, visits: Sequence[VisitRow | FailedVisitRow], run: Run
     return found
 
 
+def line(told: DP) -> str:
+    """What was spent, for the end of a run."""
+    whose = "a client" if told["level"] == "user" else "a training record"
+    spent = "infinite" if told["epsilon"] is None else f"{told['epsilon']:.4g}"
+    earlier = "; what earlier runs here spent adds to it" if told["earlier"] else ""
+    if any(run.get("noise") == 0 for run in told["earlier"]):
+        earlier += ", which is infinite: one had no noise"
+    return f"dp: ε of {whose} is {spent} at δ = {told['delta']:g}{earlier}"
+
+
 def not_covered(
     e: Experiment, others: Sequence[str], *, simulated: bool, own_data: bool, one_sum: bool
 ) -> list[str]:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,14 +26,14 @@ from torch import Tensor
 from pfedlora_flwr.audit.measure import Floats
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.features.dp.accountant import finite
-from pfedlora_flwr.features.dp.budget import Budget, file_of
+from pfedlora_flwr.features.dp.budget import FILE, Budget, file_of
 from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.private import clipped_sum, parts_of, train
 from pfedlora_flwr.rng import torch_generator
-from pfedlora_flwr.runs.audits import DPAudit
+from pfedlora_flwr.runs.audits import Audit, DPAudit
 from pfedlora_flwr.training.loop import Noise, Samples, Visit
 
 _DOUBT = 0.001
@@ -62,6 +63,73 @@ def audit_dp(seen: Seen, notes: list[str]) -> DPAudit | None:
     if e.noises_gradients:
         return _of_records(seen, notes)
     return _of_rounds(seen, notes) if e.noises_rounds else None
+
+
+def at_site(seen: Any, notes: list[str]) -> DPAudit | None:
+    """The same of a site's own visits, which its server's noise is not in."""
+    e = seen.experiment
+    if e.noises_rounds:
+        notes.append(
+            "canaries: the server draws the noise of whole clients, which is not seen here"
+        )
+    return _of_records(seen, notes) if e.noises_gradients else None
+
+
+def line(found: Audit) -> str:
+    """ε from both sides; empty if there is none."""
+    if (dp := found.get("dp")) is None:
+        return ""
+    upper = "infinite" if dp["epsilon"] is None else f"at most {dp['epsilon']:.4g}"
+    if dp["level"] == "user":
+        what = "a client in one noised sum"
+    else:
+        what = f"a record in one visit of {dp['steps']} steps"
+    drawn = (
+        f"; the drawn noise is {dp['deviation']:.4g} of what the keys say"
+        f" (standard deviation, {dp['numbers']} numbers)"
+        if dp["deviation"] is not None
+        else ""
+    )
+    return (
+        f"dp: ε of {what}: {upper} by the accountant, at least {dp['lower']:.4g} by canaries"
+        f" ({dp['trials']} trials, 99.9 % confidence; so many show {dp['ceiling']:.4g} at most)"
+        + (
+            ": they can show no fault"
+            if dp["epsilon"] is None or dp["ceiling"] <= dp["epsilon"]
+            else ""
+        )
+        + drawn
+    )
+
+
+def fault(found: Audit) -> str:
+    """A line where canaries show more than ε, or less noise was drawn; otherwise empty."""
+    dp = found.get("dp")
+    if dp is None or dp["epsilon"] is None:
+        return ""
+    told = []
+    if dp["lower"] > dp["epsilon"]:
+        told.append(
+            f"canaries show ε ≥ {dp['lower']:.4g}, and the accountant says {dp['epsilon']:.4g}"
+        )
+    if dp["chance"] < RARE and dp["deviation"] is not None:
+        told.append(
+            f"the drawn noise is {dp['deviation']:.4g} of its standard deviation by the keys, which"
+            f" honest noise is with a probability below {RARE:g}"
+        )
+    return f"{'; '.join(told)}: the noise is not what the keys say" if told else ""
+
+
+def statement(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a site's audit says of it, for somebody who decides whether a model may leave."""
+    yield "differential privacy", f"of level {found['dp']}" if found["dp"] else "none: no bound"
+    if dp := found["canaries"]:
+        bound = "infinite" if dp["epsilon"] is None else f"{dp['epsilon']:.3g}"
+        yield (
+            "ε of a visit",
+            f"at most {bound}; canaries show {dp['lower']:.3g}, and so many show"
+            f" {dp['ceiling']:.3g} at most",
+        )
 
 
 def lower_bound(thresholds: Floats, there: Floats, away: Floats, delta: float) -> float:
@@ -172,7 +240,10 @@ def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
     assert isinstance(method, PFedLoRA)
     client = seen.clients(seen.numbers[-1])[0]
     n, epochs = len(seen.data(client).train), method.record_epochs(e)
-    spent = Spent(seen.run.client_store(client).folder, e, client, n, epochs)
+    folder = seen.run.client_store(client).folder
+    if not (folder / FILE).exists():  # of a site without a partition-id it is above
+        folder = folder.parent
+    spent = Spent(folder, e, client, n, epochs)
     if not spent.visits:
         notes.append(f"canaries: the account of client {client} is not here (clients/K/dp.json)")
         return None
