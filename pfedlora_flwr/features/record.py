@@ -26,11 +26,8 @@ class Record:
     def check_whole(self, run: RunFiles, e: Experiment) -> None:
         """Raises UserError unless it has all that the run's lines tell."""
 
-    def check_extension(
-        self, run: RunFiles, saved: Experiment, wanted: Experiment, done: int
-    ) -> None:
-        """Raises UserError if the run of `saved` cannot have the rounds of `wanted`. done: rounds
-        so far."""
+    def check_extension(self, run: RunFiles, saved: Experiment, wanted: Experiment) -> None:
+        """Raises UserError if the run, of `saved`, cannot have the rounds of `wanted`."""
 
     def is_void(self, run: RunFiles) -> bool:
         """Whether what is there is of replaced runs alone."""

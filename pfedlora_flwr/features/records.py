@@ -8,25 +8,30 @@ from collections.abc import Iterable
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp import record as noise
+from pfedlora_flwr.features.dp.budget import Account
 from pfedlora_flwr.features.masks import record as masks
 from pfedlora_flwr.features.record import Record
 from pfedlora_flwr.features.rules import FEATURES
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.rows import FailedVisitRow, Privacy, Result, VisitRow
 
-RECORDS: tuple[Record, ...] = masks.Unmasked(), noise.Account()
-OUTLIVING = tuple(filter(None, (record.outlives for record in RECORDS)))
+RECORDS: tuple[Record, ...] = masks.Unmasked(), Account()
+OUTLIVING = {record.outlives for record in RECORDS if record.outlives}
 """Files of `server` that outlive the run that wrote them."""
 SIMULATED = "a simulation protects nobody: one machine holds every client's data and models"
 _PLAIN = "the server reads every client's upload"
 read_by_server = masks.read_by_server
 
 
-def outliving(run: RunFiles, e: Experiment | None) -> dict[str, bytes]:
+def outliving(run: RunFiles, e: Experiment | None) -> dict[str, bytes | None]:
     """By name, what is to stay of these files when another run takes the directory. e: of the run
     there; None where it cannot be read. Raises UserError for a damaged one."""
-    kept = ((record.outlives, record.outliving(run, e)) for record in RECORDS)
-    return {name: blob for name, blob in kept if blob is not None}
+    return {one.outlives: one.outliving(run, e) for one in RECORDS if one.outlives}
+
+
+def are_void(run: RunFiles) -> bool:
+    """Whether what is kept there is of replaced runs alone."""
+    return all(record.is_void(run) for record in RECORDS)
 
 
 def lines_of(result: Result) -> list[str]:

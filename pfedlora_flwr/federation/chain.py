@@ -55,14 +55,10 @@ class Chain:
 
     def draw(
         self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None
-    ) -> Noise | None:
+    ) -> tuple[Noise | None, dict[str, Any]]:
         """The noise that a client's training is to have, by the first link that has some."""
         drawn = (link.draw(told, folder, samples, ledger) for link in self._links)
-        return next((noise for noise in drawn if noise is not None), None)
-
-    def told(self) -> dict[str, Any]:
-        """What the links add to the client's report."""
-        return {name: value for link in self._links for name, value in link.told().items()}
+        return next((found for found in drawn if found[0]), (None, {}))
 
     def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
         """What leaves the client, except for the masks on it, in the place of `upload`."""

@@ -247,7 +247,8 @@ class PersonalisedClient(NumPyClient):
         data = outputs.with_outputs_kept(model, data, self.experiment, evaluated=told.evaluate)
         clock.lap("load")
         chain = Chain(self.experiment, method)
-        noise = chain.draw(told, self._of_its_data(told), len(data.train), self.ledger)
+        account = self._of_its_data(told)
+        noise, drawn = chain.draw(told, account, len(data.train), self.ledger)
         upload, visit = visits.visit(
             method,
             model,
@@ -309,7 +310,7 @@ class PersonalisedClient(NumPyClient):
             other_accuracies=others,
             flops_by_phase=visit.flops,
             seconds=clock.laps,
-            **chain.told(),
+            **drawn,
         )
 
     def _of_its_data(self, told: Instruction) -> Path:

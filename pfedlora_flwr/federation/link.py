@@ -80,8 +80,9 @@ class Link:
 
     def draw(
         self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None
-    ) -> Noise | None:
-        """The noise that training is to have, counted before it is drawn; None: it has none.
+    ) -> tuple[Noise | None, dict[str, Any]]:
+        """The noise that training is to have, counted before it is drawn, and what the client's
+        report says of it.
 
         Args:
             told: what the client is told of this visit.
@@ -89,7 +90,7 @@ class Link:
             samples: of its training part.
             ledger: of a real node with a `state-path`.
         """
-        return None
+        return None, {}
 
     def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
         """What is to leave the client in the place of `upload`.
@@ -100,10 +101,6 @@ class Link:
             visit: its client, its round and its generator.
         """
         return upload
-
-    def told(self) -> Mapping[str, Any]:
-        """What it adds to the client's report of the visit."""
-        return {}
 
     # On the server
 
@@ -143,6 +140,6 @@ class Link:
         """The server's next state, in the place of `merged`, which `uploads` made of `state`."""
         return merged
 
-    def line(self, visits: Sequence[VisitRow]) -> Mapping[str, Any]:
+    def line(self, visits: Sequence[VisitRow]) -> dict[str, Any]:
         """What it adds to the round's line. visits: the lines of those that were admitted."""
         return {}

@@ -90,7 +90,7 @@ class PFedLoRA(Method):
             raise UserError(
                 f"adapter.down is basis; allowed with {experiment.method}: trained, fixed"
             )
-        private.check_matrices(experiment, experiment.options.adapter_down or "trained")
+        private.check_adapter(experiment, experiment.options.adapter_down or "trained")
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰, the global adapter. Raises UserError if a reduced one cannot fit all models: no

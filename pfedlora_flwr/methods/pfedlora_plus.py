@@ -117,8 +117,7 @@ class PFedLoRAPlus(PFedLoRA):
                 "adapter.rows is classes; allowed with aggregation=krum: samples, because Krum"
                 " compares whole uploads of one layout"
             )
-        private.check_matrices(experiment, o.adapter_down or "fixed")
-        private.check_predict(experiment, o.adapter_predict)
+        private.check_adapter(experiment, o.adapter_down or "fixed", o.adapter_predict)
         if o.adapter_basis and o.adapter_down not in (None, "basis"):
             raise UserError(
                 f"adapter.basis is given, and adapter.down is {o.adapter_down}; allowed with it:"

@@ -23,22 +23,17 @@ from pfedlora_flwr.training.loop import Noise, Samples, Visit
 from pfedlora_flwr.training.optimizers import make as make_optimizer
 
 
-def check_matrices(e: Experiment, down: str) -> None:
+def check_adapter(e: Experiment, down: str, predict: str | None = "sum") -> None:
     """Raises UserError if differential privacy would put noise on both of an adapter's matrices,
-    whose product has the square of it, and nobody has asked for that.
+    whose product has the square of it, and nobody has asked for that; or if no prediction would be
+    by what records are noised in.
 
-    down: how the first matrix comes about."""
+    down: how the first matrix comes about. predict: the key `adapter.predict`."""
     if e.noises and down == "trained" and not e.dp.trained_down:
         raise UserError(
             "adapter.down is trained; allowed with dp: fixed (noise on the second matrix alone), or"
             " with dp.trained-down=true (noise on both, which multiplies)"
         )
-
-
-def check_predict(e: Experiment, predict: str | None) -> None:
-    """Raises UserError if no prediction would be by what records are noised in.
-
-    predict: the key `adapter.predict`."""
     if e.noises_gradients and predict != "sum":
         raise UserError(
             f"adapter.predict is {predict or 'auto'}; allowed with dp.level=record: sum, by which"

@@ -172,7 +172,7 @@ class Resume(Begin):
         check_same(run, same, "resume it with its own keys; only more rounds extend it")
         check_extension(run, wanted)
         for record in RECORDS:
-            record.check_extension(run, saved, wanted, self.after)
+            record.check_extension(run, saved, wanted)
         code_copy.check_unchanged(run, self.config)
 
     def claim(self, *, simulated: bool = False) -> None:

@@ -23,7 +23,7 @@ from pfedlora_flwr.data.parts import Parts
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.features.records import OUTLIVING, RECORDS
+from pfedlora_flwr.features.records import OUTLIVING, RECORDS, are_void
 from pfedlora_flwr.files import (
     file_sha256,
     is_locked,
@@ -79,13 +79,13 @@ class RunDirectory(RunFiles):
         for file in self.findings:
             file.unlink(missing_ok=True)
 
-    def clear(self, stays: Mapping[str, bytes]) -> None:
+    def clear(self, stays: Mapping[str, bytes | None]) -> None:
         """Removes the run that is here but for its logs. stays: what does of files in `server`."""
-        for file in self._outliving:
-            if file.name in stays:
-                write_atomically(file, stays[file.name])
+        for name, blob in stays.items():
+            if blob is not None:
+                write_atomically(self.server / name, blob)
             else:
-                file.unlink(missing_ok=True)
+                (self.server / name).unlink(missing_ok=True)
         self._clear()
         self.traceback_file.unlink(missing_ok=True)
 
@@ -97,11 +97,11 @@ class RunDirectory(RunFiles):
         to keep."""
         if self.is_void:
             self._clear()
-            if not any(file.exists() for file in self._outliving):
+            if not any((self.server / name).exists() for name in OUTLIVING):
                 remove_folder(self.server)
                 return
             for file in self.server.iterdir():
-                if file not in self._outliving:
+                if file.name not in OUTLIVING:
                     file.unlink()
 
     def check_unlocked(self, patience: float = 0.0) -> None:
@@ -288,8 +288,8 @@ class RunDirectory(RunFiles):
     def is_void(self) -> bool:
         """Whether what is here failed before its first round, and features keep nothing of it, or
         is what they keep of replaced runs alone."""
-        there = {path for path in self.server.glob("*") if path != self.lock_file}
-        if not self.holds_run and there and there <= self._outliving and self._is_forgotten:
+        there = {path.name for path in self.server.glob("*") if path != self.lock_file}
+        if not self.holds_run and there and there <= OUTLIVING and are_void(self):
             return True
         try:
             last = self.result()
@@ -300,18 +300,8 @@ class RunDirectory(RunFiles):
             and "fingerprint" in last
             and "rounds" not in last
             and not self.checkpoints.paths()  # an earlier run's, which none has replaced yet
-            and self._is_forgotten
+            and are_void(self)
         )
-
-    @property
-    def _is_forgotten(self) -> bool:
-        """Whether what features keep here is of replaced runs alone."""
-        return all(record.is_void(self) for record in RECORDS)
-
-    @property
-    def _outliving(self) -> set[Path]:
-        """The files that may be here of runs that were replaced."""
-        return {self.server / name for name in OUTLIVING}
 
     def _clear(self) -> None:
         folders = self.clients, self.states, self.rows, self.report, self.events, self.source
@@ -322,7 +312,7 @@ class RunDirectory(RunFiles):
         files = [
             *self.path.glob("*.jsonl"),
             self.result_file,
-            *(file for file in self.server.glob("*.*") if file not in self._outliving),
+            *(file for file in self.server.glob("*.*") if file.name not in OUTLIVING),
             self._partition,
             self.config,
             *(self.path / name for name in OBSERVED),

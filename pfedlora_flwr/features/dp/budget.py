@@ -16,6 +16,7 @@ from typing import Any
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import epsilon, finite, planned, planned_noise
+from pfedlora_flwr.features.record import Record
 from pfedlora_flwr.files import from_json, write_atomically
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.rows import EarlierRun, FailedVisitRow, VisitRow
@@ -102,6 +103,68 @@ class Budget:
         return found
 
 
+class Account(Record):
+    """The record, as what is kept of a run."""
+
+    outlives = FILE
+
+    def outliving(self, run: RunFiles, e: Experiment | None) -> bytes | None:
+        return replaced(file_of(run), spent_by_lines(e, run.visits()) if e else None)
+
+    def carry(self, old: RunFiles, was: Experiment, run: RunFiles, e: Experiment) -> None:
+        """It counts on where the noise is the same, and else lists what the other has spent."""
+        path, here = file_of(old), file_of(run)
+        before = read_record(here, _what(here)).get("earlier", [])
+        if counts_on(was, e) and path.exists():
+            record = read_record(path, _what(path)) | {"fingerprint": e.fingerprint()}
+        else:
+            record = from_json(self.outliving(old, was) or b"{}")
+        earlier = [*before, *record.get("earlier", [])]
+        if earlier or record:
+            write_atomically(here, json.dumps(record | {"earlier": earlier}).encode())
+
+    def check_whole(self, run: RunFiles, e: Experiment) -> None:
+        if not e.noises_rounds:
+            return
+        path = file_of(run)
+        visits = [row for row in run.visits() if e.releases(row["round"])]
+        if not path.exists():
+            raise UserError(
+                f"{path} is missing, which counts what was spent of the clients' privacy; restore"
+                " it, or start a new run"
+            )
+        counted = read_record(path, _what(path)).get("participations", {})
+        told = Counter(row["client"] for row in visits if row["status"] == "ok")
+        for client, rounds in sorted(told.items()):
+            if (found := counted.get(str(client), 0)) < rounds:
+                raise UserError(
+                    f"{path} counts client {client} in {found} noised sums, and clients.jsonl in"
+                    f" {rounds}: it is an older copy; restore the last one, or start a new run"
+                )
+
+    def check_extension(self, run: RunFiles, saved: Experiment, wanted: Experiment) -> None:
+        """Raises UserError if it would exceed `dp.epsilon`."""
+        if saved.dp.epsilon is None or wanted.rounds == saved.rounds:
+            return
+        if saved.noises_gradients:
+            raise UserError(
+                f"rounds is {wanted.rounds}; with dp.level=record and dp.epsilon each client has"
+                f" noise for the planned rounds, {saved.rounds}: a run cannot be extended; start a"
+                " new one"
+            )
+        path = file_of(run)
+        found = path.exists() and Budget(path, saved).beyond_with(wanted.rounds, run.last_round())
+        if found:
+            raise UserError(
+                f"rounds is {wanted.rounds}; they would bring ε to {found:.4g}, dp.epsilon is"
+                f" {saved.dp.epsilon:g}: a run cannot be extended beyond it; start a new one"
+            )
+
+    def is_void(self, run: RunFiles) -> bool:
+        saved = read_record(file_of(run), _what(file_of(run)))
+        return not saved.keys() & {"participations", "asked"}
+
+
 def replaced(path: Path, told: EarlierRun | None = None) -> bytes | None:
     """What is to stay of the record in `path` when another run takes the folder; None: nothing.
 
@@ -125,31 +188,6 @@ def replaced(path: Path, told: EarlierRun | None = None) -> bytes | None:
 def counts_on(was: Experiment, e: Experiment) -> bool:
     """Whether what a run spends adds to what another has spent as further rounds of that would."""
     return e.noises_rounds and was.dp == e.dp
-
-
-def carry(
-    path: Path,
-    was: Experiment,
-    visits: Iterable[VisitRow | FailedVisitRow],
-    here: Path,
-    e: Experiment,
-) -> None:
-    """Adds the record in `path`, of the run `was` from whose models `e` begins, to its own, `here`:
-    it counts on where the noise is the same, and else lists what the other has spent."""
-    before = read_record(here, _what(here)).get("earlier", [])
-    if counts_on(was, e) and path.exists():
-        record = read_record(path, _what(path)) | {"fingerprint": e.fingerprint()}
-    else:
-        record = from_json(replaced(path, spent_by_lines(was, visits)) or b"{}")
-    earlier = [*before, *record.get("earlier", [])]
-    if earlier or record:
-        write_atomically(here, json.dumps(record | {"earlier": earlier}).encode())
-
-
-def spent_nothing(path: Path) -> bool:
-    """Whether the record in `path`, if it is there, is of replaced runs alone. Raises UserError for
-    a damaged one."""
-    return not read_record(path, _what(path)).keys() & {"participations", "asked"}
 
 
 def spent_by_lines(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun | None:
@@ -179,24 +217,6 @@ def told_of_records(visits: Iterable[VisitRow | FailedVisitRow]) -> dict[int, fl
             client = row["client"]
             told[client] = max(told.get(client, 0.0), row.get("epsilon", math.inf))
     return dict(sorted(told.items()))
-
-
-def check_record(path: Path, e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> None:
-    """Raises UserError unless the record in `path` counts all that the lines of visits tell."""
-    visits = [row for row in visits if e.releases(row["round"])]
-    if not path.exists():
-        raise UserError(
-            f"{path} is missing, which counts what was spent of the clients' privacy; restore it,"
-            " or start a new run"
-        )
-    counted = read_record(path, _what(path)).get("participations", {})
-    told = Counter(row["client"] for row in visits if row["status"] == "ok")
-    for client, rounds in sorted(told.items()):
-        if (found := counted.get(str(client), 0)) < rounds:
-            raise UserError(
-                f"{path} counts client {client} in {found} noised sums, and clients.jsonl in"
-                f" {rounds}: it is an older copy; restore the last one, or start a new run"
-            )
 
 
 def read_record(path: Path, what: str) -> dict[str, Any]:

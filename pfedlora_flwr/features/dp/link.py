@@ -10,7 +10,7 @@ who is to be trusted with what."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,24 +74,20 @@ class OfRecords(Link):
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
         return e.noises_gradients
 
-    _spent: Spent | None = None
-
     def draw(
         self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None
-    ) -> Noise | None:
+    ) -> tuple[Noise, dict[str, Any]]:
         e = self.experiment
-        self._spent = Spent(folder, e, told.client, samples, self.method.record_epochs(e))
+        spent = Spent(folder, e, told.client, samples, self.method.record_epochs(e))
         if ledger:
-            ledger.spend(told.token, terms_of(e, self._spent))
-        return self._spent.spend(told.round, told.version)  # on disk before the draw
-
-    def told(self) -> Mapping[str, Any]:
-        return {"epsilon": self._spent.told if self._spent else None}
+            ledger.spend(told.token, terms_of(e, spent))
+        noise = spent.spend(told.round, told.version)  # on disk before the draw
+        return noise, {"epsilon": spent.told}
 
     def begin(self, round: Round) -> None:
         Budget(file_of(self.server.run), self.experiment).ask()
 
-    def line(self, visits: Sequence[VisitRow]) -> Mapping[str, Any]:
+    def line(self, visits: Sequence[VisitRow]) -> dict[str, Any]:
         spent = [visit["epsilon"] for visit in visits if "epsilon" in visit]
         return {"epsilon": max(spent)} if spent else {}
 
@@ -176,7 +172,7 @@ class Noised(Link):
         moved = noised(uploads, part, weight, noise, e.sampled)
         return {SERVER: Upload(moved, e.sampled if self.method.adds else 1)}
 
-    def line(self, visits: Sequence[VisitRow]) -> Mapping[str, Any]:
+    def line(self, visits: Sequence[VisitRow]) -> dict[str, Any]:
         return {} if self._spent is None else {"epsilon": finite(self._spent)}
 
 

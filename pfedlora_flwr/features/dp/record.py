@@ -7,21 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import epsilon, finite
-from pfedlora_flwr.features.dp.budget import (
-    FILE,
-    Budget,
-    carry,
-    check_record,
-    file_of,
-    replaced,
-    spent_by_lines,
-    spent_nothing,
-    told_of_records,
-)
-from pfedlora_flwr.features.record import Record
+from pfedlora_flwr.features.dp.budget import Budget, file_of, told_of_records
 from pfedlora_flwr.runs.clear import in_words
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.rows import DP, FailedVisitRow, VisitRow
@@ -74,46 +62,6 @@ _OF_SUMS = (
     " exactly Gaussian",
 )
 _NO_NOISE = "dp.noise is 0: there is clipping, and no differential privacy"
-
-
-class Account(Record):
-    """What a run has spent of its clients' privacy: it is never gone, but replaced at once."""
-
-    outlives = FILE
-
-    def outliving(self, run: RunFiles, e: Experiment | None) -> bytes | None:
-        return replaced(file_of(run), spent_by_lines(e, run.visits()) if e else None)
-
-    def carry(self, old: RunFiles, was: Experiment, run: RunFiles, e: Experiment) -> None:
-        carry(file_of(old), was, old.visits(), file_of(run), e)
-
-    def check_whole(self, run: RunFiles, e: Experiment) -> None:
-        if e.noises_rounds:
-            check_record(file_of(run), e, run.visits())
-
-    def check_extension(
-        self, run: RunFiles, saved: Experiment, wanted: Experiment, done: int
-    ) -> None:
-        """Raises UserError if it would exceed `dp.epsilon`."""
-        if saved.dp.epsilon is None or wanted.rounds == saved.rounds:
-            return
-        if saved.noises_gradients:
-            raise UserError(
-                f"rounds is {wanted.rounds}; with dp.level=record and dp.epsilon each client has"
-                f" noise for the planned rounds, {saved.rounds}: a run cannot be extended; start a"
-                " new one"
-            )
-        if not file_of(run).exists():
-            return
-        found = Budget(file_of(run), saved).beyond_with(wanted.rounds, done)
-        if found is not None:
-            raise UserError(
-                f"rounds is {wanted.rounds}; they would bring ε to {found:.4g}, dp.epsilon is"
-                f" {saved.dp.epsilon:g}: a run cannot be extended beyond it; start a new one"
-            )
-
-    def is_void(self, run: RunFiles) -> bool:
-        return spent_nothing(file_of(run))
 
 
 def section(e: Experiment, visits: Sequence[VisitRow | FailedVisitRow], run: RunFiles) -> DP | None:
