@@ -62,7 +62,7 @@ FEATURES = (
     Feature(
         "secure aggregation",
         r"federation/(secure/|secagg|stages|guard|unmasked|masks)|features/masks",
-        r"secagg|[Ss]ecure[ _]?[Aa]gg|federation\.secure|SecureUplink|masked\b(?! sum)|(?<!nder )\bmasks?\b",
+        r"secagg|(?<!nder )[Ss]ecure[ _]?[Aa]gg|federation\.secure|SecureUplink|masked\b(?! sum)|(?<!nder )\bmasks?\b",
     ),
     Feature(
         "own code",

@@ -18,6 +18,7 @@ from pfedlora_flwr import server_app
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.commands.display import stopped_code, summary
 from pfedlora_flwr.config import run_config
+from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.features.dp import link as dp
 from pfedlora_flwr.features.dp.accountant import epsilon, noise_for
@@ -403,7 +404,11 @@ def test_an_audit_takes_the_states_that_were_released(tmp_path: Path) -> None:
 def test_what_is_not_covered_is_what_this_run_has(tmp_path: Path) -> None:
     def told(simulated: bool = True, own_data: bool = False, **keys: Any) -> str:
         config = run_config({**KEYS, "dp.noise": 1} | keys)
-        found = privacy_of(config, RunDirectory(tmp_path / "none"), simulated, own_data=own_data)
+        run = RunDirectory(tmp_path / f"{simulated} {own_data}")
+        (run.clients if simulated else run.server).mkdir(parents=True, exist_ok=True)
+        if own_data:
+            run.write_partition(OWN)
+        found = privacy_of(config, run)
         return "\n".join(found["not_covered"])
 
     assert "the mean and standard deviation of the inputs" in told()

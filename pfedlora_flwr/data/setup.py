@@ -91,8 +91,7 @@ class DataSetup:
         e = self.experiment
         if not e.adds or e.noises:
             return []
-        alone = bool(e.hides_uploads)
-        return [shown_by_sums(self.dataset, self.partition, sums_alone=alone)]
+        return [shown_by_sums(self.dataset, self.partition, sums_alone=bool(e.hides_uploads))]
 
     @property
     def needs_download(self) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp import audit as noise
-from pfedlora_flwr.runs.audits import Audit, DPAudit
+from pfedlora_flwr.features.masks import record as masks
+from pfedlora_flwr.runs.audits import Audit
+
+at_site, statement, leaves = noise.at_site, noise.statement, masks.leaves
 
 
 def of_run(seen: Seen, notes: list[str]) -> dict[str, Any]:
@@ -30,13 +32,3 @@ def faults(found: Audit) -> list[str]:
 def protections(e: Experiment) -> dict[str, Any]:
     """What protects what a site sends, by the keys of its own audit."""
     return {"masked": bool(e.hides_uploads), "dp": e.dp.level if e.noises else None}
-
-
-def at_site(seen: Any, notes: list[str]) -> DPAudit | None:
-    """What canaries show of a site's own visits."""
-    return noise.at_site(seen, notes)
-
-
-def statement(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What is said of that, facts with their names."""
-    return noise.statement(found)

@@ -3,8 +3,6 @@ clients' updates from its server, and what it does not, one line each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp import record as noise
@@ -13,7 +11,7 @@ from pfedlora_flwr.features.masks import record as masks
 from pfedlora_flwr.features.record import Record
 from pfedlora_flwr.features.rules import FEATURES
 from pfedlora_flwr.runs.layout import RunFiles
-from pfedlora_flwr.runs.rows import FailedVisitRow, Privacy, Result, VisitRow
+from pfedlora_flwr.runs.rows import Privacy, Result
 
 RECORDS: tuple[Record, ...] = masks.Unmasked(), Account()
 OUTLIVING = {record.outlives for record in RECORDS if record.outlives}
@@ -47,33 +45,21 @@ def notes_of(e: Experiment) -> list[str]:
 
 def protections(e: Experiment) -> list[str]:
     """The keys by which `e` hides something of its clients."""
-    return [key for feature in reversed(FEATURES) if (key := feature.hides(e))]
+    return [*filter(None, (e.hides_uploads, e.noises))]
 
 
-def privacy_of(
-    config: RunConfig,
-    run: RunFiles,
-    simulated: bool,
-    visits: Iterable[VisitRow | FailedVisitRow] = (),
-    *,
-    own_data: bool = False,
-    uploads_kept: bool = False,
-) -> Privacy:
-    """The section of `result.json`. simulated: whether the clients were this machine's. visits: the
-    lines of `clients.jsonl`, which tell what records have spent. own_data: whether each client has
-    data of its own, and no part of one dataset. uploads_kept: whether uploads of earlier rounds lie
-    in the run's directory."""
-    e, kept = config.experiment, uploads_kept or config.execution.keeps_uploads
+def privacy_of(config: RunConfig, run: RunFiles) -> Privacy:
+    """The section of `result.json`."""
+    e, simulated = config.experiment, run.clients.is_dir()
+    kept = bool(run.uploads.rounds()) or config.execution.keeps_uploads
     others = [line for feature in FEATURES for line in feature.unnoised(e, kept)]
     hidden = masks.not_covered(config)
     return {
         "secagg": masks.section(config),
-        "dp": noise.section(e, [*visits], run),
+        "dp": noise.section(e, run),
         "not_covered": [
             *([SIMULATED] if simulated else []),
             *(hidden or [_PLAIN]),
-            *noise.not_covered(
-                e, others, simulated=simulated, own_data=own_data, one_sum=bool(hidden)
-            ),
+            *noise.not_covered(e, others, run, one_sum=bool(hidden)),
         ],
     }

@@ -12,12 +12,12 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.links import LINKS
 from pfedlora_flwr.federation.flower_compat import Mod
-from pfedlora_flwr.federation.link import Server
+from pfedlora_flwr.federation.link import Drawn, Server
 from pfedlora_flwr.federation.server_state import Shared, check_state
 from pfedlora_flwr.methods.method import ByClient, Method, Tensors, Upload
 from pfedlora_flwr.rng import SERVER, derive, seeded
 from pfedlora_flwr.runs.rows import VisitRow
-from pfedlora_flwr.training.loop import Noise, Visit
+from pfedlora_flwr.training.loop import Visit
 
 if TYPE_CHECKING:
     from pfedlora_flwr.federation.link import Tell
@@ -53,9 +53,7 @@ class Chain:
         """What the links say of themselves in the run's log."""
         return [link.note for link in self._links if link.note]
 
-    def draw(
-        self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None
-    ) -> tuple[Noise | None, dict[str, Any]]:
+    def draw(self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None) -> Drawn:
         """The noise that a client's training is to have, by the first link that has some."""
         drawn = (link.draw(told, folder, samples, ledger) for link in self._links)
         return next((found for found in drawn if found[0]), (None, {}))

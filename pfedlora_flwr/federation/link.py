@@ -28,6 +28,9 @@ if TYPE_CHECKING:  # the server's, which a client's process need not import
 
     Tell = Callable[[Round, int, str], None]
 
+Drawn = tuple[Noise | None, dict[str, Any]]
+"""Noise for a client's training, and what its report says of that."""
+
 
 @dataclass(frozen=True)
 class Server:
@@ -78,9 +81,7 @@ class Link:
         """
         return None
 
-    def draw(
-        self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None
-    ) -> tuple[Noise | None, dict[str, Any]]:
+    def draw(self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None) -> Drawn:
         """The noise that training is to have, counted before it is drawn, and what the client's
         report says of it.
 

@@ -101,11 +101,9 @@ class Hidden(Method):
 
     def check_samples(self, count: int) -> None:
         """Raises UserError where a client's sums may be beyond the range of the masks."""
-        e = self.experiment
-        if e.hides_uploads and count > e.secagg.max_samples:
-            raise UserError(
-                f"it has more than secagg.max-samples training samples, {e.secagg.max_samples}"
-            )
+        most = self.experiment.secagg.max_samples
+        if self.experiment.hides_uploads and count > most:
+            raise UserError(f"it has more than secagg.max-samples training samples, {most}")
 
     @property
     @abstractmethod

@@ -149,9 +149,8 @@ def site_audit(place: Path, client: int | None = None, shadows: int = 0) -> dict
 
 def statement(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The same for somebody who decides whether a model may leave: facts with their names."""
-    told = {True: "masked: the server read only sums", False: "read by the server as it was"}
     yield "run", f"{found['method']}, client {found['client']}, {len(found['rounds'])} visits kept"
-    yield "the shared state leaves", f"at each visit, {told[found['masked']]}"
+    yield "the shared state leaves", f"at each visit, {audits.leaves(found)}"
     yield "the personal model leaves", f"only by an export; SHA-256 {found['sha256']}"
     yield "classes, by an upload", _of(found["classes"], "every class is held, or none has a row")
     yield "samples, by an upload", _of(found["membership"], "it makes no prediction by itself")

@@ -13,7 +13,6 @@ from typing import Any, cast, get_args
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -116,14 +115,7 @@ def _with_what_is_here(
 ) -> Result:
     """With what the directory tells of the run: its privacy, where it was begun, its measures."""
     experiment = config.experiment
-    result["privacy"] = privacy_of(
-        config,
-        run,
-        run.clients.is_dir(),
-        run.visits(),
-        own_data=run.partition == OWN,
-        uploads_kept=bool(run.uploads.rounds()),
-    )
+    result["privacy"] = privacy_of(config, run)
     if origins := run.origins():
         result["begun_from"] = [
             {"run": o["run"], "without": o["without"], "round": o["round"]}

@@ -23,7 +23,7 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import finite
 from pfedlora_flwr.features.dp.budget import Budget, file_of
 from pfedlora_flwr.features.dp.spent import Spent
-from pfedlora_flwr.federation.link import Link, Server
+from pfedlora_flwr.federation.link import Drawn, Link, Server
 from pfedlora_flwr.methods.hidden_sums import Hidden
 from pfedlora_flwr.methods.method import ByClient, Method, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.observers.observer import RunStopped
@@ -31,7 +31,7 @@ from pfedlora_flwr.rng import SERVER
 from pfedlora_flwr.runs.rows import SPENT, VisitRow
 from pfedlora_flwr.site.ledger import Ledger, terms_of
 from pfedlora_flwr.training.entropy import gaussian
-from pfedlora_flwr.training.loop import Noise, Visit
+from pfedlora_flwr.training.loop import Visit
 
 if TYPE_CHECKING:
     from pfedlora_flwr.federation.messages import Instruction
@@ -74,9 +74,7 @@ class OfRecords(Link):
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
         return e.noises_gradients
 
-    def draw(
-        self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None
-    ) -> tuple[Noise, dict[str, Any]]:
+    def draw(self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None) -> Drawn:
         e = self.experiment
         spent = Spent(folder, e, told.client, samples, self.method.record_epochs(e))
         if ledger:

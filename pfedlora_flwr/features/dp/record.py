@@ -7,12 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import epsilon, finite
 from pfedlora_flwr.features.dp.budget import Budget, file_of, told_of_records
 from pfedlora_flwr.runs.clear import in_words
 from pfedlora_flwr.runs.layout import RunFiles
-from pfedlora_flwr.runs.rows import DP, FailedVisitRow, VisitRow
+from pfedlora_flwr.runs.rows import DP
 
 _CHOICES = (
     "dp: choices of keys by what earlier runs on the same data gave, and of when to end or extend"
@@ -64,13 +65,14 @@ _OF_SUMS = (
 _NO_NOISE = "dp.noise is 0: there is clipping, and no differential privacy"
 
 
-def section(e: Experiment, visits: Sequence[VisitRow | FailedVisitRow], run: RunFiles) -> DP | None:
+def section(e: Experiment, run: RunFiles) -> DP | None:
     """By the server's account, or of noised gradients as the clients told it: their accounts are
     with them."""
     if not e.dp.enabled:
         return None
     theirs, budget = e.noises_gradients, Budget(file_of(run), e)
     if theirs:
+        visits = [*run.visits()]
         counts = Counter(row["client"] for row in visits if row["status"] == "ok")
         told = told_of_records(visits)
         spent = max(told.values(), default=math.inf if budget.asked else 0.0)
@@ -105,24 +107,21 @@ def line(told: DP) -> str:
     return f"dp: ε of {whose} is {spent} at δ = {told['delta']:g}{earlier}"
 
 
-def not_covered(
-    e: Experiment, others: Sequence[str], *, simulated: bool, own_data: bool, one_sum: bool
-) -> list[str]:
-    """What can still be learned, a line each. others: what other features let be. own_data: whether
-    each client has data of its own, and no part of one dataset. one_sum: whether the server reads
-    no single upload."""
+def not_covered(e: Experiment, others: Sequence[str], run: RunFiles, *, one_sum: bool) -> list[str]:
+    """What can still be learned, a line each. others: what other features let be. one_sum: whether
+    the server reads no single upload."""
     if not e.dp.enabled:
         return []
     if e.dp.noise == 0:
         return [_NO_NOISE]
     others = [f"dp: {line}" for line in others]
-    clear, told = [] if simulated else [_TWICE], f"dp: in the clear: {in_words(e)}"
+    clear, told = [] if run.clients.is_dir() else [_TWICE], f"dp: in the clear: {in_words(e)}"
     if e.noises_gradients:
         return [told, *_OF_RECORDS, *clear, *others]
     if e.noises_sums:
         return [told, *_OF_SUMS, *clear, _CHOICES, _PUBLIC]
     server = "the sum of a round's updates" if one_sum else "every client's upload"
-    if not own_data and e.normalise != "model" and e.data.text_column is None:
+    if run.partition != OWN and e.normalise != "model" and e.data.text_column is None:
         clear += [_SHARED]
     clear += [*others, *([] if one_sum else [told])]
     return [f"dp: the server, which reads {server} before it adds the noise", *clear, *_NOISED]

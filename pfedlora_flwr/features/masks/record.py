@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.features.record import Record
 from pfedlora_flwr.runs.clear import in_words
@@ -47,6 +50,13 @@ def not_covered(config: RunConfig) -> list[str]:
     """What can still be learned, a line each; without masks they are the other features' to say."""
     e = config.experiment
     return [*_SECURE, f"in the clear: {in_words(e)}"] if e.secagg.enabled else []
+
+
+def leaves(found: Mapping[str, Any]) -> str:
+    """How a site's uploads leave it, by its audit."""
+    return (
+        "masked: the server read only sums" if found["masked"] else "read by the server as it was"
+    )
 
 
 def read_by_server(told: Privacy) -> str:
