@@ -19,7 +19,6 @@ from torch import Tensor
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.moments import positive, triangle
@@ -156,7 +155,7 @@ class Hidden(Method):
         levels of masks, and arrive exactly. With dp these are weights, by which a record changes
         a state by at most 1, what rounding to levels adds included."""
         e, one = self.experiment, torch.ones(()).double()
-        level = 2 * e.secagg.clip / LEVELS
+        level = e.secagg.level
         if not e.noises:
             part = e.secagg.clip / e.secagg.max_samples
             return dict.fromkeys(_WHOLE, one * level) | dict.fromkeys(("sums", "gram"), one * part)

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from pfedlora_flwr.audit.measure import Floats
 from pfedlora_flwr.audit.seen import Seen
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import finite
 from pfedlora_flwr.features.dp.budget import FILE, Budget, file_of
 from pfedlora_flwr.features.dp.spent import Spent
@@ -36,6 +37,9 @@ from pfedlora_flwr.rng import torch_generator
 from pfedlora_flwr.runs.audits import Audit, DPAudit
 from pfedlora_flwr.training.loop import Noise, Samples, Visit
 
+Scores = tuple[Floats, Floats, Floats]
+"""Thresholds, and what they are for: with a canary, without one."""
+Drawn = Sequence[Mapping[str, Floats]]
 _DOUBT = 0.001
 """The probability that a lower bound lies above the true ε."""
 RARE = 1e-6
@@ -84,22 +88,16 @@ def line(found: Audit) -> str:
         what = "a client in one noised sum"
     else:
         what = f"a record in one visit of {dp['steps']} steps"
-    drawn = (
-        f"; the drawn noise is {dp['deviation']:.4g} of what the keys say"
-        f" (standard deviation, {dp['numbers']} numbers)"
-        if dp["deviation"] is not None
-        else ""
-    )
-    return (
+    told = (
         f"dp: ε of {what}: {upper} by the accountant, at least {dp['lower']:.4g} by canaries"
         f" ({dp['trials']} trials, 99.9 % confidence; so many show {dp['ceiling']:.4g} at most)"
-        + (
-            ": they can show no fault"
-            if dp["epsilon"] is None or dp["ceiling"] <= dp["epsilon"]
-            else ""
-        )
-        + drawn
     )
+    if dp["epsilon"] is None or dp["ceiling"] <= dp["epsilon"]:
+        told += ": they can show no fault"
+    if dp["deviation"] is None:
+        return told
+    drawn = f"; the drawn noise is {dp['deviation']:.4g} of what the keys say"
+    return f"{told}{drawn} (standard deviation, {dp['numbers']} numbers)"
 
 
 def fault(found: Audit) -> str:
@@ -156,7 +154,7 @@ def ceiling(there: int, away: int, delta: float) -> float:
     return lower_bound(np.full(_THRESHOLDS, 0.5), np.ones(there), np.zeros(away), delta)
 
 
-def beside_normal(drawn: Sequence[Mapping[str, Floats]]) -> tuple[float, float]:
+def beside_normal(drawn: Drawn) -> tuple[float, float]:
     """The standard deviation of draws that should be standard normal, and the probability that
     honest ones are anywhere as small: χ² tests with Bonferroni's correction, of all, of each
     tensor, and of differences, which a draw that is used twice makes small. Where that is below
@@ -176,19 +174,12 @@ def beside_normal(drawn: Sequence[Mapping[str, Floats]]) -> tuple[float, float]:
     return float((shown**2).mean() ** 0.5), float(min(1.0, chances[least]))
 
 
-def _found(
-    level: str,
-    steps: int,
-    epsilon: float,
-    scores: tuple[Floats, Floats, Floats],
-    drawn: Sequence[Mapping[str, Floats]] | None,
-    delta: float,
-) -> DPAudit:
-    """scores: thresholds, with a canary, without one. drawn: None where there is no noise."""
+def _found(e: Experiment, steps: int, epsilon: float, scores: Scores, drawn: Drawn) -> DPAudit:
+    """drawn: none where there is no noise."""
     thresholds, there, away = scores
-    deviation, chance = beside_normal(drawn) if drawn else (math.nan, 1.0)
+    delta, (deviation, chance) = e.dp.delta, beside_normal(drawn) if drawn else (math.nan, 1.0)
     return {
-        "level": "user" if level == "user" else "record",
+        "level": "user" if e.dp.of_users else "record",
         "steps": steps,
         "epsilon": finite(epsilon),
         "lower": lower_bound(thresholds, there, away, delta),
@@ -225,14 +216,8 @@ def _of_rounds(seen: Seen, notes: list[str]) -> DPAudit | None:
         drawn.append(row)
     every = np.concatenate(away)
     thresholds = 1 + z * np.linspace(-2, 3, _THRESHOLDS)
-    return _found(
-        e.dp.level,
-        1,
-        budget.epsilon(1),
-        (thresholds, every + 1, every),
-        drawn if z else None,
-        e.dp.delta,
-    )
+    scores = thresholds, every + 1, every
+    return _found(e, 1, budget.epsilon(1), scores, drawn if z else [])
 
 
 def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
@@ -274,10 +259,10 @@ def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
     wanted = max(_NUMBERS, _ENOUGH * math.exp(min(epsilon, 20.0)))
     alone = [moved(nobody) for _ in range(max(2, min(visits, math.ceil(wanted / len(along)))))]
     size = noise.z * spent.steps**0.5
-    drawn = [{name: x / size for name, x in row.items()} for row in alone] if size else None
+    drawn = [{name: x / size for name, x in row.items()} for row in alone] if size else []
     # noise is as large in every direction: each number is a trial
     trials = scores(min(_MOST, max(_LEAST, visits))), np.concatenate([*map(_joined, alone)])
-    return _found("record", spent.steps, epsilon, (chosen, *trials), drawn, e.dp.delta)
+    return _found(e, spent.steps, epsilon, (chosen, *trials), drawn)
 
 
 def _canary(method: PFedLoRA, adapter: Adapter, clip: float) -> tuple[Tensor, Floats]:

@@ -57,7 +57,7 @@ class Clipped(Link):
         return clipped(upload, part, bound(self.experiment, part))
 
     def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
-        if self.experiment.secagg.enabled:
+        if self.experiment.hides_uploads:
             return uploads
         part = self.method.renewed(state, round.number)
         limit = bound(self.experiment, part)
@@ -164,7 +164,7 @@ class Noised(Link):
         if not releases:
             return uploads
         # under masks the one upload is the mean of all
-        weight = len(round.visits) if e.secagg.enabled else 1
+        weight = len(round.visits) if e.hides_uploads else 1
         part = self.method.renewed(state, round.number)  # no noise on what stays as it is
         noise = 0.0 if e.noising else self._budget.noise * e.dp.norm
         moved = noised(uploads, part, weight, noise, e.sampled)
@@ -199,9 +199,7 @@ def bound(e: Experiment, part: Tensors) -> float:
 
 def rounding(e: Experiment, part: Tensors) -> float:
     """The largest L2 norm that rounding to levels under masks may add to an update; 0 without."""
-    if not e.secagg.enabled:
-        return 0.0
-    return float(e.secagg.rounding * size_of(part) ** 0.5)
+    return float(e.secagg.rounding * size_of(part) ** 0.5) if e.hides_uploads else 0.0
 
 
 def largest_part(e: Experiment, method: Method) -> Tensors:

@@ -46,14 +46,11 @@ def plan(begin: Begin) -> Iterable[str]:
     if e.noises_sums:
         yield from _of_sums(setup, z, most)
         return
+    equal = _clients(math.ceil(z * math.sqrt(size)))
     yield (
         f"dp: the noise of a round's mean has the norm {noise:.3g}, the clip is {e.dp.norm:g}"
         f" ({size:,} numbers, {_clients(e.sampled)} a round)"
-        + (
-            f"; the two are equal with {_clients(math.ceil(z * math.sqrt(size)))} a round"
-            if z
-            else ""
-        )
+        f"{f'; the two are equal with {equal} a round' if z else ''}"
     )
     if (finest := resolution(part)) >= e.dp.norm:
         yield (
