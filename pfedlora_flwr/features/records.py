@@ -6,14 +6,13 @@ from __future__ import annotations
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp import record as noise
-from pfedlora_flwr.features.dp.budget import Account
 from pfedlora_flwr.features.masks import record as masks
 from pfedlora_flwr.features.record import Record
 from pfedlora_flwr.features.rules import FEATURES
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.rows import Privacy, Result
 
-RECORDS: tuple[Record, ...] = masks.Unmasked(), Account()
+RECORDS: tuple[Record, ...] = masks.Unmasked(), noise.Account()
 OUTLIVING = {record.outlives for record in RECORDS if record.outlives}
 """Files of `server` that outlive the run that wrote them."""
 SIMULATED = "a simulation protects nobody: one machine holds every client's data and models"

@@ -247,8 +247,10 @@ class PersonalisedClient(NumPyClient):
         data = outputs.with_outputs_kept(model, data, self.experiment, evaluated=told.evaluate)
         clock.lap("load")
         chain = Chain(self.experiment, method)
-        account = self._of_its_data(told)
-        noise, drawn = chain.draw(told, account, len(data.train), self.ledger)
+        folder = self._store(told).folder
+        if number_in(self.node_config, "partition-id") is None:
+            folder = folder.parent  # its data is the same whatever number it has
+        noise, drawn = chain.draw(told, folder, len(data.train), self.ledger)
         upload, visit = visits.visit(
             method,
             model,
@@ -312,12 +314,6 @@ class PersonalisedClient(NumPyClient):
             seconds=clock.laps,
             **drawn,
         )
-
-    def _of_its_data(self, told: Instruction) -> Path:
-        """Where to keep what is of its data, which is the same whatever number the node has."""
-        folder = self._store(told).folder
-        numbered = number_in(self.node_config, "partition-id") is not None
-        return folder if numbered else folder.parent
 
     def _evaluate(self, told: Instruction) -> Counts:
         data, method, own_data = self._load(told.client)

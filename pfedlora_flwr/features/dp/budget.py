@@ -16,7 +16,6 @@ from typing import Any
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import epsilon, finite, planned, planned_noise
-from pfedlora_flwr.features.record import Record
 from pfedlora_flwr.files import from_json, write_atomically
 from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.rows import EarlierRun, FailedVisitRow, VisitRow
@@ -40,10 +39,11 @@ class Budget:
     def __init__(self, path: Path | None, e: Experiment) -> None:
         """path: the record; None: of a run that is only planned. Raises UserError if the file is
         there and cannot be read."""
-        saved = read_record(path, _what(path)) if path else {}
+        saved = read(path) if path else {}
         self._path, self._e = path, e
         self._noise: float | None = saved.get("noise")
-        self.participations = {int(k): n for k, n in saved.get("participations", {}).items()}
+        counted = {int(k): n for k, n in saved.get("participations", {}).items()}
+        self.participations = Counter[int](counted)
         self.draws: int = saved.get("draws", 0)
         self.asked: bool = saved.get("asked", False)
         self.earlier: list[EarlierRun] = saved.get("earlier", [])
@@ -59,7 +59,7 @@ class Budget:
 
     def beyond(self, sampled: Iterable[int]) -> float | None:
         """The largest ε after one more round of these clients, where it exceeds `dp.epsilon`."""
-        return self._exceeding(max(self.participations.get(client, 0) + 1 for client in sampled))
+        return self._exceeding(max(self.participations[client] + 1 for client in sampled))
 
     def beyond_with(self, rounds: int, done: int) -> float | None:
         """The largest ε after round `rounds`, `done` of which are done, where it exceeds
@@ -68,14 +68,14 @@ class Budget:
 
     def most_with(self, more: Mapping[int, int]) -> int:
         """The most participations of a client, with so many more by client."""
-        return max((Counter(self.participations) + Counter(more)).values(), default=0)
+        return max((self.participations + Counter(more)).values(), default=0)
 
     def spend(self, clients: Iterable[int]) -> None:
         """Counts one more noised sum of these clients, before its noise is drawn."""
         assert self._path is not None
         self._noise = self.noise
         for client in clients:
-            self.participations[client] = self.participations.get(client, 0) + 1
+            self.participations[client] += 1
         self.draws += 1
         record = {
             "fingerprint": self._e.fingerprint(),
@@ -103,74 +103,12 @@ class Budget:
         return found
 
 
-class Account(Record):
-    """The record, as what is kept of a run."""
-
-    outlives = FILE
-
-    def outliving(self, run: RunFiles, e: Experiment | None) -> bytes | None:
-        return replaced(file_of(run), spent_by_lines(e, run.visits()) if e else None)
-
-    def carry(self, old: RunFiles, was: Experiment, run: RunFiles, e: Experiment) -> None:
-        """It counts on where the noise is the same, and else lists what the other has spent."""
-        path, here = file_of(old), file_of(run)
-        before = read_record(here, _what(here)).get("earlier", [])
-        if counts_on(was, e) and path.exists():
-            record = read_record(path, _what(path)) | {"fingerprint": e.fingerprint()}
-        else:
-            record = from_json(self.outliving(old, was) or b"{}")
-        earlier = [*before, *record.get("earlier", [])]
-        if earlier or record:
-            write_atomically(here, json.dumps(record | {"earlier": earlier}).encode())
-
-    def check_whole(self, run: RunFiles, e: Experiment) -> None:
-        if not e.noises_rounds:
-            return
-        path = file_of(run)
-        visits = [row for row in run.visits() if e.releases(row["round"])]
-        if not path.exists():
-            raise UserError(
-                f"{path} is missing, which counts what was spent of the clients' privacy; restore"
-                " it, or start a new run"
-            )
-        counted = read_record(path, _what(path)).get("participations", {})
-        told = Counter(row["client"] for row in visits if row["status"] == "ok")
-        for client, rounds in sorted(told.items()):
-            if (found := counted.get(str(client), 0)) < rounds:
-                raise UserError(
-                    f"{path} counts client {client} in {found} noised sums, and clients.jsonl in"
-                    f" {rounds}: it is an older copy; restore the last one, or start a new run"
-                )
-
-    def check_extension(self, run: RunFiles, saved: Experiment, wanted: Experiment) -> None:
-        """Raises UserError if it would exceed `dp.epsilon`."""
-        if saved.dp.epsilon is None or wanted.rounds == saved.rounds:
-            return
-        if saved.noises_gradients:
-            raise UserError(
-                f"rounds is {wanted.rounds}; with dp.level=record and dp.epsilon each client has"
-                f" noise for the planned rounds, {saved.rounds}: a run cannot be extended; start a"
-                " new one"
-            )
-        path = file_of(run)
-        found = path.exists() and Budget(path, saved).beyond_with(wanted.rounds, run.last_round())
-        if found:
-            raise UserError(
-                f"rounds is {wanted.rounds}; they would bring ε to {found:.4g}, dp.epsilon is"
-                f" {saved.dp.epsilon:g}: a run cannot be extended beyond it; start a new one"
-            )
-
-    def is_void(self, run: RunFiles) -> bool:
-        saved = read_record(file_of(run), _what(file_of(run)))
-        return not saved.keys() & {"participations", "asked"}
-
-
 def replaced(path: Path, told: EarlierRun | None = None) -> bytes | None:
     """What is to stay of the record in `path` when another run takes the folder; None: nothing.
 
     told: what the run there spent by its lines. Raises UserError for a damaged record, or without
     dp-accounting where the run had noise."""
-    saved = read_record(path, _what(path))
+    saved = read(path)
     earlier = list(saved.get("earlier", []))
     if told and (told["participations_max"] or saved.get("asked")):
         known = told["level"] == "none" and told in earlier  # infinite, once for all
@@ -231,5 +169,6 @@ def read_record(path: Path, what: str) -> dict[str, Any]:
     return found
 
 
-def _what(path: Path) -> str:
-    return f"{path}, which counts what was spent of the clients' privacy"
+def read(path: Path) -> dict[str, Any]:
+    """The record in `path`; empty if there is none. Raises UserError for a damaged one."""
+    return read_record(path, f"{path}, which counts what was spent of the clients' privacy")
