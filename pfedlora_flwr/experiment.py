@@ -314,10 +314,25 @@ class Experiment(Section):
         return (self.options.honest or self.sampled // 2 + 1) if own else 0
 
     @property
+    def noises(self) -> str:
+        """The key by which noise is on what leaves a client or the server; empty: none."""
+        return "dp" if self.dp.enabled else ""
+
+    @property
+    def weighs_alike(self) -> bool:
+        """Whether every update is bounded, and weighs the same, whoever sends it."""
+        return self.dp.of_users
+
+    @property
+    def hides_uploads(self) -> str:
+        """The key with which the server reads a round's sum, and no single upload; empty: none."""
+        return "secagg.enabled" if self.secagg.enabled else ""
+
+    @property
     def hides_clients(self) -> str:
         """The key that hides from the server what single clients send, and what their code raises
         except for its type; empty: none."""
-        return "secagg.enabled" if self.secagg.enabled else "dp" if self.dp.enabled else ""
+        return self.hides_uploads or self.noises
 
     @property
     def fixes_clients(self) -> str:
@@ -338,7 +353,7 @@ class Experiment(Section):
     def masked_weight(self) -> int:
         """The largest weight under masks: 1 of `dp`, which weighs all clients alike, and of
         sums."""
-        return 1 if self.dp.of_users or self.adds else self.secagg.max_samples
+        return 1 if self.weighs_alike or self.adds else self.secagg.max_samples
 
     @property
     def sampled(self) -> int:

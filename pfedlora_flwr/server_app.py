@@ -47,7 +47,7 @@ from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.output import on_the_server
 from pfedlora_flwr.runs.result import LINE, RESULT_LINE, write_result
-from pfedlora_flwr.runs.rows import Result, Status, StoppedBy
+from pfedlora_flwr.runs.rows import SPENT, Result, Status, StoppedBy
 
 logger = logging.getLogger(__name__)
 app = ServerApp()
@@ -186,7 +186,7 @@ def _strategy(
             done = strategy.state.round
             end("stopped", f"the ServerApp ended after round {done} of {e.rounds}", "user")
     except RunStopped as stop:
-        end("stopped", str(stop), stop.by, resumable=stop.by != "dp")
+        end("stopped", str(stop), stop.by, resumable=stop.by != SPENT)
         raise
     except RunNotRunningException:  # Flower's, and no Exception
         end("stopped", "stopped through Flower", "user")

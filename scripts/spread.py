@@ -41,7 +41,7 @@ FEATURES = (
         "differential privacy",
         r"federation/dp|runs/(accountant|budget|spent)|models/private"
         r"|training/entropy|report/privacy|features/dp",
-        r"\bdp\b|\bdp_|_dp\b|\bDP\b|epsilon|features\.dp|training\.entropy",
+        r"\bdp\b|\bdp_|_dp\b|\bDP\b|(?<!var)epsilon(?!-cap)|features\.dp|training\.entropy",
     ),
     Feature(
         "held-out clients",
@@ -62,7 +62,7 @@ FEATURES = (
     Feature(
         "secure aggregation",
         r"federation/(secure/|secagg|stages|guard|unmasked|masks)|features/masks",
-        r"secagg|[Ss]ecure[ _]?[Aa]gg|federation\.secure|SecureUplink|masked\b|\bmasks?\b",
+        r"secagg|(?<!nder )[Ss]ecure[ _]?[Aa]gg|federation\.secure|SecureUplink|masked\b(?! sum)|(?<!nder )\bmasks?\b",
     ),
     Feature(
         "own code",
@@ -87,13 +87,16 @@ FEATURES = (
 )
 
 
-LISTS = tuple(f"features/{name}.py" for name in ("rules", "phases", "plans", "records", "tables"))
+LISTS = tuple(
+    f"features/{name}.py"
+    for name in ("rules", "phases", "plans", "links", "records", "audits", "tables")
+)
 """A line for each feature."""
 LATER = re.compile(
     r"models/(lora|text|basis|pretrained|foreign|summed|private)|data/(outputs|remarks|tokens)"
     r"|methods/(pfedlora_plus|lora_|flexlora|fedit|ffa_lora|fedsa_lora|ditto|fedrep|fedprox|fedper"
     r"|extractor|apfl|fedala|fedalt|fedbabu|fedbn|feddpa|fedex_lora|fedrod|flora|rolora|last_layer)"
-    r"|observers/(mlflow|wandb|scalars|prometheus|status_line)|api/|audit/canaries"
+    r"|observers/(mlflow|wandb|scalars|prometheus|status_line)|api/"
     r"|runs/(data_name|accountant|budget|spent|shared_state|joining|status|standing|without)"
     r"|report/(own_code|aggregation|held_out)|federation/(reach|dp|adapt|census)"
     r"|launch/(superlink|worker|remote)|features/dp|(commands|ops)/(align|weights|adapt|status)"

@@ -18,10 +18,11 @@ from pfedlora_flwr import server_app
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.commands.display import stopped_code, summary
 from pfedlora_flwr.config import run_config
+from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.features.dp import link as dp
 from pfedlora_flwr.features.dp.accountant import epsilon, noise_for
-from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.features.dp.budget import Budget, file_of
 from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.features.records import privacy_of
 from pfedlora_flwr.federation import wire
@@ -73,7 +74,7 @@ def vector(tensors: Tensors) -> npt.NDArray[np.float64]:
 
 
 def spent(output: Path) -> dict[str, Any]:
-    return json.loads(RunDirectory(output).dp_file.read_text())
+    return json.loads(file_of(RunDirectory(output)).read_text())
 
 
 def private(done: Done | dict[str, Any]) -> dict[str, Any]:
@@ -302,7 +303,7 @@ def test_what_was_spent_must_be_there_and_a_replaced_run_stays_listed(tmp_path: 
     longer = run_locally(output, {**keys, "resume": True, "rounds": 2})
     assert (private(longer)["draws"], len(private(longer)["earlier"])) == (2, 1)
     assert private(longer)["epsilon"] == epsilon(5.0, 2, 1e-5)
-    RunDirectory(output).dp_file.unlink()
+    file_of(RunDirectory(output)).unlink()
     with pytest.raises(UserError, match=r"dp\.json is missing, which counts what was spent"):
         run_locally(output, {**keys, "resume": True, "rounds": 3})
 
@@ -334,7 +335,7 @@ def test_a_replaced_run_without_dp_counts_as_infinite_whatever_came_between(
 def test_an_older_copy_of_what_was_spent_is_refused(tmp_path: Path) -> None:
     output, keys = tmp_path / "run", {**KEYS, "dp.noise": 5, "rounds": 1}
     run_locally(output, keys)
-    record = RunDirectory(output).dp_file
+    record = file_of(RunDirectory(output))
     older = record.read_bytes()
     run_locally(output, {**keys, "resume": True, "rounds": 2})
     for copy, found in ((older, 1), (b"{}", 0)):
@@ -384,7 +385,7 @@ def test_a_sum_whose_weights_are_not_1_each_is_refused_under_masks(
     keys = {"dp__clip": CLIP, "dp__noise": 0, "adapter__down": "fixed", "adapter__hidden_dim": 4}
     result, _ = federate(tmp_path / "run", up=act, **keys)
     assert result["error"].startswith("round 1: the weights in the sum are not 1 each, as dp")
-    assert not RunDirectory(tmp_path / "run").dp_file.exists()
+    assert not file_of(RunDirectory(tmp_path / "run")).exists()
     honest, _ = federate(tmp_path / "honest", **keys)
     assert honest["status"] == "completed"
 
@@ -403,7 +404,11 @@ def test_an_audit_takes_the_states_that_were_released(tmp_path: Path) -> None:
 def test_what_is_not_covered_is_what_this_run_has(tmp_path: Path) -> None:
     def told(simulated: bool = True, own_data: bool = False, **keys: Any) -> str:
         config = run_config({**KEYS, "dp.noise": 1} | keys)
-        found = privacy_of(config, tmp_path / "none", simulated, own_data=own_data)
+        run = RunDirectory(tmp_path / f"{simulated} {own_data}")
+        (run.clients if simulated else run.server).mkdir(parents=True, exist_ok=True)
+        if own_data:
+            run.write_partition(OWN)
+        found = privacy_of(config, run)
         return "\n".join(found["not_covered"])
 
     assert "the mean and standard deviation of the inputs" in told()
@@ -461,7 +466,7 @@ def test_a_client_that_weighs_itself_by_its_samples_is_refused(
     assert done.code == 1
     assert "its sample count n_k is" in done.stderr
     assert "allowed: an integer from 1 to 1" in done.stderr
-    assert not RunDirectory(tmp_path / "run").dp_file.exists()
+    assert not file_of(RunDirectory(tmp_path / "run")).exists()
 
 
 def test_the_server_clips_what_a_client_has_not(
@@ -516,7 +521,7 @@ def test_a_dry_run_of_a_resumed_run_counts_what_is_done_and_one_of_another_run_d
 ) -> None:
     output, keys = tmp_path / "run", {**KEYS, "dp.noise": 20, "rounds": 2}
     run_locally(output, keys)
-    Budget(RunDirectory(output).dp_file, run_config(keys).experiment).spend([1])  # a killed round
+    Budget(file_of(RunDirectory(output)), run_config(keys).experiment).spend([1])  # a killed round
 
     def told(*more: str, **other: Any) -> str:
         words = [w for k, v in (keys | other).items() for w in ("-o", f"{k}={v}")]
@@ -587,7 +592,7 @@ def test_a_server_app_of_ones_own_ends_at_the_budget_as_stopped(tmp_path: Path) 
         with server_app.strategy_of(run_config(keys)) as strategy:
             e, x, run = strategy.experiment, strategy.execution, strategy.run
             for _ in range(3):
-                Budget(run.dp_file, e).spend(range(4))
+                Budget(file_of(run), e).spend(range(4))
             Chain(e, strategy.method, Server(x, run, strategy.state)).begin(
                 Round(4, [0, 1], Clock())
             )

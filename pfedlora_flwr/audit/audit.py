@@ -4,15 +4,16 @@ docs/audit.md explains it."""
 from __future__ import annotations
 
 import json
+from typing import cast
 
 import torch
 
-from pfedlora_flwr.audit.canaries import audit_dp
 from pfedlora_flwr.audit.classes import audit_classes
 from pfedlora_flwr.audit.measure import RESOLVED
 from pfedlora_flwr.audit.membership import NO_PREDICTION, audit_membership
 from pfedlora_flwr.audit.seen import Seen
 from pfedlora_flwr.errors import UserError, user_code
+from pfedlora_flwr.features import audits
 from pfedlora_flwr.features.audit.rules import FILE
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.runs.audits import Audit, ClassAudit, MembershipAudit
@@ -29,7 +30,7 @@ def audit(run: RunDirectory) -> Audit:
     with user_code("method", e.method):
         membership = audit_membership(seen, of_samples)
         classes = audit_classes(seen)
-        dp = audit_dp(seen, notes)
+        parts = audits.of_run(seen, notes)
     if seen.source == "sum":
         notes.insert(
             0,
@@ -59,8 +60,7 @@ def audit(run: RunDirectory) -> Audit:
         "membership": membership,
         "notes": notes,
     }
-    if dp is not None:
-        found["dp"] = dp
+    found = cast(Audit, {**found, **parts})
     if seen.source == "sum" and classes["layer"] is None and NO_PREDICTION in of_samples:
         raise UserError(
             f"{run.path} kept no uploads, and in what its server keeps for method {e.method} there"

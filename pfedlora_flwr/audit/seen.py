@@ -75,7 +75,7 @@ class Seen:
         self._state: ServerState = state
         # a later one's round was not finished
         kept = [n for n in run.uploads.rounds() if n <= state.round]
-        if self.experiment.dp.enabled:
+        if self.experiment.noises:
             # what follows a round has the state after it
             done = [row for row in run.rounds() if row["round"] <= state.round]
             merged = [row["round"] for row in done if row["admitted"]]
@@ -107,7 +107,7 @@ class Seen:
         before = uploads.state(number)
 
         def result() -> Tensors:
-            if self.experiment.dp.enabled:  # what uploads give without noise was never released
+            if self.experiment.noises:  # what uploads give without noise was never released
                 later = [n for n in self.numbers if n > number]
                 return uploads.state(later[0]) if later else self._state.tensors
             all_of_it = {k: uploads.read(number, k) for k in clients}

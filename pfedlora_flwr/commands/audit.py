@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pfedlora_flwr.audit.audit import audit
-from pfedlora_flwr.audit.canaries import RARE
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features import audits
 from pfedlora_flwr.files import check_folder
 from pfedlora_flwr.ops.load_models import note_code
 from pfedlora_flwr.runs.audits import Attack, Audit
@@ -38,7 +38,7 @@ def audit_all(paths: Iterable[Path], out: Console, err: Console, *, as_json: boo
             continue
         if not as_json:
             show(*found[-1], out)
-        if line := _broken(found[-1][1]):
+        for line in audits.faults(found[-1][1]):
             broken = True
             err.print(f"error: {run.path}: {line}", soft_wrap=True)
     if as_json:
@@ -70,55 +70,10 @@ def show(run: RunDirectory, found: Audit, out: Console) -> None:
     )
     if table.row_count:
         out.print(table)
-    if line := _beside(found):
+    for line in audits.lines(found):
         out.print(line, soft_wrap=True)
     for note in found["notes"]:
         out.print(f"note: {note}", soft_wrap=True)
-
-
-def _beside(found: Audit) -> str:
-    """ε from both sides; empty if there is none."""
-    if (dp := found.get("dp")) is None:
-        return ""
-    upper = "infinite" if dp["epsilon"] is None else f"at most {dp['epsilon']:.4g}"
-    if dp["level"] == "user":
-        what = "a client in one noised sum"
-    else:
-        what = f"a record in one visit of {dp['steps']} steps"
-    drawn = (
-        f"; the drawn noise is {dp['deviation']:.4g} of what the keys say"
-        f" (standard deviation, {dp['numbers']} numbers)"
-        if dp["deviation"] is not None
-        else ""
-    )
-    return (
-        f"dp: ε of {what}: {upper} by the accountant, at least {dp['lower']:.4g} by canaries"
-        f" ({dp['trials']} trials, 99.9 % confidence; so many show {dp['ceiling']:.4g} at most)"
-        + (
-            ": they can show no fault"
-            if dp["epsilon"] is None or dp["ceiling"] <= dp["epsilon"]
-            else ""
-        )
-        + drawn
-    )
-
-
-def _broken(found: Audit) -> str:
-    """A line where canaries show more than ε, or less noise was drawn; otherwise empty."""
-    dp = found.get("dp")
-    if dp is None or dp["epsilon"] is None:
-        return ""
-    told = []
-    if dp["lower"] > dp["epsilon"]:
-        told.append(
-            f"canaries show ε ≥ {dp['lower']:.4g}, and the accountant says {dp['epsilon']:.4g}"
-        )
-    if dp["chance"] < RARE and dp["deviation"] is not None:
-        told.append(
-            f"the drawn noise is {dp['deviation']:.4g} of its standard deviation by the keys, which"
-            f" honest noise is with a probability below {RARE:g}"
-        )
-    return f"{'; '.join(told)}: the noise is not what the keys say" if told else ""
 
 
 def _lines(found: Audit) -> Iterator[tuple[str, str, str, Attack]]:

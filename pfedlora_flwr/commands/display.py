@@ -11,10 +11,11 @@ from rich.text import Text
 from rich.theme import Theme
 
 from pfedlora_flwr.errors import counted
+from pfedlora_flwr.features.records import lines_of
 from pfedlora_flwr.ops.progress_text import megabytes
 from pfedlora_flwr.ops.run_queue import Going, Runs, Watch
 from pfedlora_flwr.runs.result import never_evaluated
-from pfedlora_flwr.runs.rows import Result
+from pfedlora_flwr.runs.rows import SPENT, Result
 
 FAILED, AGAIN_LATER, INTERRUPTED = 1, 75, 130
 """Exit codes. A completed run's is 0, a user's mistake's 2. 75 (EX_TEMPFAIL): the time was over, an
@@ -93,7 +94,7 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
     err.print(f"{result['error']}{after}" if stopped else f"failed{after}: {result['error']}")
     if stopped and not after:
         err.print("no round was completed; the same command starts it again")
-    if after and (stopped or result.get("resumable")) and result.get("stopped_by") != "dp":
+    if after and (stopped or result.get("resumable")) and result.get("stopped_by") != SPENT:
         err.print(f"{'to continue' if stopped else 'to continue once that is mended'}: {again}")
     return stopped_code(result) if stopped else FAILED
 
@@ -101,7 +102,7 @@ def conclude(result: Result, directory: Path | str, out: Console, err: Console, 
 def stopped_code(result: Result) -> int:
     """The exit code of a stopped run."""
     by = result.get("stopped_by")
-    if by == "dp":  # nothing more can be done with it
+    if by == SPENT:
         return FAILED
     return AGAIN_LATER if by in ("system", "time", "observer") else INTERRUPTED
 
@@ -134,7 +135,7 @@ def client_table(result: Result) -> Table:
 
 
 def summary(result: Result) -> str:
-    """The figures of a completed run, in four lines, and ε in one more, if it has dp."""
+    """The figures of a completed run, in four lines, and what features say of it."""
     a, c, s = result["accuracy"], result["communication"], result["seconds"]
     scores = {
         "balanced accuracy": result.get("balanced_accuracy"),
@@ -160,12 +161,4 @@ def summary(result: Result) -> str:
             f" {s['busy_share']:.0%} of {s['workers']} workers' time spent training or evaluating"
         ),
     ]
-    privacy = result.get("privacy")
-    if privacy and (dp := privacy.get("dp")):
-        whose = "a client" if dp["level"] == "user" else "a training record"
-        spent = "infinite" if dp["epsilon"] is None else f"{dp['epsilon']:.4g}"
-        earlier = "; what earlier runs here spent adds to it" if dp["earlier"] else ""
-        if any(run.get("noise") == 0 for run in dp["earlier"]):
-            earlier += ", which is infinite: one had no noise"
-        lines.append(f"dp: ε of {whose} is {spent} at δ = {dp['delta']:g}{earlier}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *lines_of(result)])

@@ -194,13 +194,9 @@ def _summary(place: Path, lines: list[dict[str, Any]]) -> tuple[list[tuple[str, 
         for run, told in runs.items()
     ]
     folder = place.expanduser()
-    spent = Ledger(folder, Policy()).epsilon()
     facts = [
         ("runs", str(len(runs))),
-        (
-            "ε of all runs together",
-            "not bounded: a run had no dp" if spent is None else f"{spent:g}",
-        ),
+        ("ε of all runs together", Ledger(folder, Policy()).words()),
         ("disk", size(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))),
         ("last message", _clock(lines[-1]["time"]) if lines else "none"),
         ("policy at the last message", (lines[-1].get("policy") if lines else "") or "none"),

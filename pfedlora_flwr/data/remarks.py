@@ -49,14 +49,14 @@ def remarks(dataset: Dataset, partition: Partition) -> Iterator[str]:
     yield from _twice(dataset, partition)
 
 
-def shown_by_sums(dataset: Dataset, partition: Partition, *, masked: bool) -> str:
-    """What class sums show of single samples and single clients, counted. masked: of the sum of
+def shown_by_sums(dataset: Dataset, partition: Partition, *, sums_alone: bool) -> str:
+    """What class sums show of single samples and single clients, counted. sums_alone: of the sum of
     all clients' alone."""
     labels = np.asarray(dataset.labels)
     held = np.stack(
         [np.bincount(labels[s.train], minlength=dataset.classes) for s in partition.clients]
     )
-    if not masked:
+    if not sums_alone:
         single, found = (held == 1).sum(), (held > 0).sum()
         return f"{single} of {found} class sums are of one sample, whose representation each is"
     one = (held > 0).sum(0) == 1

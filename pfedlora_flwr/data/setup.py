@@ -89,9 +89,9 @@ class DataSetup:
     def shown(self) -> list[str]:
         """What a run of sums shows of single samples, a line; empty of others, and with `dp`."""
         e = self.experiment
-        if not e.adds or e.dp.enabled:
+        if not e.adds or e.noises:
             return []
-        return [shown_by_sums(self.dataset, self.partition, masked=e.secagg.enabled)]
+        return [shown_by_sums(self.dataset, self.partition, sums_alone=bool(e.hides_uploads))]
 
     @property
     def needs_download(self) -> bool:

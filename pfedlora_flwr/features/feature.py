@@ -45,10 +45,6 @@ class Feature:
         """The key, with its value, for which all clients must share a state; empty: none."""
         return ""
 
-    def hides(self, e: Experiment) -> str:
-        """The key by which it hides something of the clients; empty: it does not."""
-        return ""
-
     def unnoised(self, e: Experiment, kept: bool) -> list[str]:
         """What it lets be learned in spite of noise, a line each. kept: whether uploads are."""
         return []

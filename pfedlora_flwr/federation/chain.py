@@ -1,45 +1,30 @@
-"""The chain for uploads: the links of a run, and their order."""
+"""The chain for uploads: the links of a run. `features/links.py` has their order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.features.dp.link import Clipped, Noised, OfRecords, OwnNoise
+from pfedlora_flwr.features.links import LINKS
 from pfedlora_flwr.federation.flower_compat import Mod
-from pfedlora_flwr.federation.liars import Claims, Robust
-from pfedlora_flwr.federation.link import Link, Server
-from pfedlora_flwr.federation.links import KeptUploads, Outliers
-from pfedlora_flwr.federation.secure.link import Masks
+from pfedlora_flwr.federation.link import Drawn, Server
 from pfedlora_flwr.federation.server_state import Shared, check_state
 from pfedlora_flwr.methods.method import ByClient, Method, Tensors, Upload
 from pfedlora_flwr.rng import SERVER, derive, seeded
+from pfedlora_flwr.runs.rows import VisitRow
 from pfedlora_flwr.training.loop import Visit
 
 if TYPE_CHECKING:
     from pfedlora_flwr.federation.link import Tell
+    from pfedlora_flwr.federation.messages import Instruction
     from pfedlora_flwr.federation.round import Round
     from pfedlora_flwr.federation.uplink import Uplink
-
-LINKS: tuple[type[Link], ...] = (
-    # client_out, on the client: a bound on its update, or noise of its own, goes here
-    OfRecords,
-    Clipped,
-    OwnNoise,
-    Masks,  # the last thing before the wire, and the first after it
-    # the server: `refused` of all links, `server_in` of all, `Method.aggregate`, `server_out`
-    Outliers,
-    KeptUploads,
-    Claims,
-    Robust,  # after it there is one upload, where whole ones are averaged
-    Noised,  # after it there are no single updates
-)
-"""All links, in the order in which an upload meets them. In each hook they are asked in this
-order."""
+    from pfedlora_flwr.site.ledger import Ledger
 
 
 def mods(config_of: Callable[[Context], RunConfig]) -> list[Mod]:
@@ -67,6 +52,11 @@ class Chain:
     def notes(self) -> list[str]:
         """What the links say of themselves in the run's log."""
         return [link.note for link in self._links if link.note]
+
+    def draw(self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None) -> Drawn:
+        """The noise that a client's training is to have, by the first link that has some."""
+        drawn = (link.draw(told, folder, samples, ledger) for link in self._links)
+        return next((found for found in drawn if found[0]), (None, {}))
 
     def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
         """What leaves the client, except for the masks on it, in the place of `upload`."""
@@ -117,3 +107,7 @@ class Chain:
         for link in self._links:
             merged = link.server_out(merged, uploads, state, round)
         return merged
+
+    def line(self, visits: Sequence[VisitRow]) -> dict[str, Any]:
+        """What the links add to the line of the round that was last begun."""
+        return {name: value for link in self._links for name, value in link.line(visits).items()}

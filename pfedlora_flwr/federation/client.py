@@ -32,7 +32,6 @@ from pfedlora_flwr.errors import (
 from pfedlora_flwr.execution import MOST_ANCHORS
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features import phases
-from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.chain import Chain
@@ -132,7 +131,7 @@ class PersonalisedClient(NumPyClient):
         try:
             upload, report = self._visit(self._instruction(config), parameters)
             metrics, e = messages.written(report), self.experiment
-            if e.hides_clients and not e.secagg.enabled:  # the guard withholds what it has summed
+            if e.hides_clients and not e.hides_uploads:  # the guard withholds what it has summed
                 clear = in_the_clear(e, scores_told=True)
                 metrics = {name: value for name, value in metrics.items() if name in clear}
             return wire.to_arrays(upload.tensors), upload.samples, metrics | self._vouched
@@ -247,11 +246,11 @@ class PersonalisedClient(NumPyClient):
         once = {} if told.version and not lost else outputs.operations(model, data, self.experiment)
         data = outputs.with_outputs_kept(model, data, self.experiment, evaluated=told.evaluate)
         clock.lap("load")
-        spent, noise = self._spent(method, told, len(data.train)), None
-        if spent:
-            if self.ledger:
-                self.ledger.spend(told.token, terms_of(self.experiment, spent))
-            noise = spent.spend(told.round, told.version)  # on disk before the draw
+        chain = Chain(self.experiment, method)
+        folder = self._store(told).folder
+        if number_in(self.node_config, "partition-id") is None:
+            folder = folder.parent  # its data is the same whatever number it has
+        noise, drawn = chain.draw(told, folder, len(data.train), self.ledger)
         upload, visit = visits.visit(
             method,
             model,
@@ -263,7 +262,7 @@ class PersonalisedClient(NumPyClient):
             data.validation,
         )
         visit.flops = once | visit.flops
-        upload = Chain(self.experiment, method).client_out(upload, received, visit)
+        upload = chain.client_out(upload, received, visit)
         policy = policy_for(self.node_config)
         upload = limited_upload(
             policy,
@@ -302,7 +301,7 @@ class PersonalisedClient(NumPyClient):
             round=told.round,
             client=told.client,
             names=list(upload.tensors),
-            model_sha256=None if self.experiment.dp.enabled else digest,
+            model_sha256=None if self.experiment.noises else digest,
             worker=lanes.worker(),
             node=this_node(),
             counts=counts,
@@ -313,19 +312,8 @@ class PersonalisedClient(NumPyClient):
             other_accuracies=others,
             flops_by_phase=visit.flops,
             seconds=clock.laps,
-            epsilon=spent.told if spent else None,
+            **drawn,
         )
-
-    def _spent(self, method: Method, told: Instruction, samples: int) -> Spent | None:
-        """The client's account, where its records are to be private."""
-        e = self.experiment
-        if not e.noises_gradients:
-            return None
-        folder = self._store(told).folder
-        if number_in(self.node_config, "partition-id") is None:
-            # its records are the same whatever number it has
-            folder = folder.parent
-        return Spent(folder, e, told.client, samples, method.record_epochs(e))
 
     def _evaluate(self, told: Instruction) -> Counts:
         data, method, own_data = self._load(told.client)
@@ -342,7 +330,7 @@ class PersonalisedClient(NumPyClient):
         return counts
 
     def _scored(self, told: Instruction, method: Method, model: Any, data: LocalData) -> Counts:
-        if self.experiment.secagg.enabled and not (len(data.validation) and len(data.test)):
+        if self.experiment.hides_uploads and not (len(data.validation) and len(data.test)):
             raise UserError("it has fewer samples to evaluate on than egress.step is here")
         policy = policy_for(self.node_config)
         self._vouched = vouched(policy, data.validation.labels, data.test.labels)
@@ -352,7 +340,7 @@ class PersonalisedClient(NumPyClient):
     def _keep_rows(self, told: Instruction) -> Callable[[Tensor], None] | None:
         """What keeps which test rows the model has right: in a simulation without masks alone."""
         run = self._simulation(told.run, messages.folder_name(told.token))
-        if run is None or self.experiment.secagg.enabled:
+        if run is None or self.experiment.hides_uploads:
             return None
         file, site = run.right_rows(told.client), self._site(told.client)
         test = site.split.test

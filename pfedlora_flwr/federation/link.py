@@ -1,11 +1,12 @@
 """A link of the chain for uploads: one step between a client's training and the server's state.
-`chain.py` has the order of all links."""
+`features/links.py` has the order of all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 
@@ -15,14 +16,20 @@ from pfedlora_flwr.federation.flower_compat import Mod
 from pfedlora_flwr.methods.method import ByClient, Method, Tensors, Upload
 from pfedlora_flwr.runs.checkpoint import ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
-from pfedlora_flwr.training.loop import Visit
+from pfedlora_flwr.runs.rows import VisitRow
+from pfedlora_flwr.training.loop import Noise, Visit
 
 if TYPE_CHECKING:  # the server's, which a client's process need not import
+    from pfedlora_flwr.federation.messages import Instruction
     from pfedlora_flwr.federation.round import Round
     from pfedlora_flwr.federation.server_state import Shared
     from pfedlora_flwr.federation.uplink import Uplink
+    from pfedlora_flwr.site.ledger import Ledger
 
     Tell = Callable[[Round, int, str], None]
+
+Drawn = tuple[Noise | None, dict[str, Any]]
+"""Noise for a client's training, and what its report says of that."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,18 @@ class Link:
         """
         return None
 
+    def draw(self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None) -> Drawn:
+        """The noise that training is to have, counted before it is drawn, and what the client's
+        report says of it.
+
+        Args:
+            told: what the client is told of this visit.
+            folder: where what is known of its data is kept, whatever number the client has.
+            samples: of its training part.
+            ledger: of a real node with a `state-path`.
+        """
+        return None, {}
+
     def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
         """What is to leave the client in the place of `upload`.
 
@@ -121,3 +140,7 @@ class Link:
     ) -> Tensors:
         """The server's next state, in the place of `merged`, which `uploads` made of `state`."""
         return merged
+
+    def line(self, visits: Sequence[VisitRow]) -> dict[str, Any]:
+        """What it adds to the round's line. visits: the lines of those that were admitted."""
+        return {}

@@ -34,7 +34,7 @@ class Outliers(Link):
 
     @classmethod
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
-        return x is not None and x.clip_norm_factor > 0 and not e.dp.of_users
+        return x is not None and x.clip_norm_factor > 0 and not e.weighs_alike
 
     def refused(self, uploads: ByClient) -> Mapping[int, str]:
         factor, last = self.server.execution.clip_norm_factor, self.server.state.sizes

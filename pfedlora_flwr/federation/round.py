@@ -30,7 +30,6 @@ class Round:
     server_flops: int = 0  # executed in the merge
     exchanges_lora: bool = False  # whether the round's line has an aggregation error
     aggregation_error: float | None = None  # of the merge; None where it means nothing
-    epsilon: float | None = None  # of whole clients, the largest; None if nothing was drawn
 
     def fail(self, client: int, reason: str) -> str:
         """Takes down why there is no admitted answer of a client; the reason as it is told."""

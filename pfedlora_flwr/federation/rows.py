@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
-from pfedlora_flwr.features.dp.accountant import finite
 from pfedlora_flwr.federation.messages import Report
 from pfedlora_flwr.federation.round import Round
 from pfedlora_flwr.runs.checkpoint import ServerState
@@ -17,6 +16,8 @@ from pfedlora_flwr.runs.rows import FailedVisitRow, RoundRow, VisitRow
 
 _REPORTED = [f.name for f in fields(Report) if f.name in VisitRow.__annotations__]
 """What goes from a client's report into its line as it is: a new measure is a field of both."""
+_ABSENT = {f.name for f in fields(Report) if f.metadata.get("optional", True)}
+"""What is absent from a line where the report does not tell it; other fields are null."""
 
 
 def visit_rows(round: Round) -> list[VisitRow]:
@@ -28,8 +29,10 @@ def failed_visit(round: int, client: int, reason: str) -> FailedVisitRow:
     return {"round": round, "client": client, "status": "failed", "reason": reason}
 
 
-def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> RoundRow:
-    """The round's own line, from its visits' and the state after it."""
+def round_row(
+    round: Round, state: ServerState, visits: Sequence[VisitRow], more: Mapping[str, Any]
+) -> RoundRow:
+    """The round's own line, from its visits' and the state after it. more: what links add."""
     laps, losses = round.clock.laps, [row["loss"] for row in visits if row["loss"] is not None]
     row: dict[str, Any] = {
         "round": round.number,
@@ -49,10 +52,7 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
         ),
         "ended": time.time(),
     }
-    told = [visit["epsilon"] for visit in visits if "epsilon" in visit]
-    spent = max(told) if told else round.epsilon
-    if spent is not None:
-        row["epsilon"] = finite(spent)
+    row |= more
     if round.exchanges_lora:
         row["aggregation_error"] = round.aggregation_error
     return cast(RoundRow, row)
@@ -61,9 +61,7 @@ def round_row(round: Round, state: ServerState, visits: Sequence[VisitRow]) -> R
 def _visit_row(round: Round, client: int) -> VisitRow:
     visit = round.visits[client]
     row: dict[str, Any] = {name: getattr(visit.report, name) for name in _REPORTED}
-    for name in ("node", "epsilon", "withheld"):
-        if row[name] is None:
-            del row[name]
+    row = {name: value for name, value in row.items() if value is not None or name not in _ABSENT}
     row |= {"status": "ok", "samples": visit.samples}
     if client in round.weights:
         row["weight"] = round.weights[client]

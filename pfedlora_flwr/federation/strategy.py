@@ -283,7 +283,7 @@ class PersonalisedStrategy:
         Raises RunStopped if an observer stops the run and rounds are left."""
         state, next_clock = self.state, Clock()
         visits = rows.visit_rows(round)
-        row = rows.round_row(round, state, visits)
+        row = rows.round_row(round, state, visits, self.chain.line(visits))
         state.totals += round.cost()
         state.server_flops += round.server_flops
         state.seconds += row["seconds"] if round.number else 0.0

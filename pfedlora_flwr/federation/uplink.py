@@ -71,7 +71,7 @@ class PlainUplink(Uplink):
                     self.shared.of(client),
                     client,
                     round.number,
-                    1 if e.dp.of_users else x.max_samples,
+                    1 if e.weighs_alike else x.max_samples,
                     e.evaluates(round.number),
                     told=taken_in(e),
                     tells_samples=not e.noises_rounds,

@@ -12,14 +12,13 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import Method, Tensors, Upload
 from pfedlora_flwr.methods.moments import positive, triangle
@@ -72,6 +71,10 @@ class Hidden(Method):
             return {"counts": w3, "sums": (1 - w2**2 - w3**2) ** 0.5, "gram": w2}
 
     @classmethod
+    def default_keys(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"dp.clip": 1.0} if given.get("dp.level") == "record" else {}
+
+    @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
         e, told = experiment, f"allowed with {experiment.method}"
         if e.rounds < 2:
@@ -95,6 +98,12 @@ class Hidden(Method):
             if e.noising > e.sampled:
                 raise UserError(f"sums.honest is {e.noising}; {told}: at most {e.sampled}")
 
+    def check_samples(self, count: int) -> None:
+        """Raises UserError where a client's sums may be beyond the range of the masks."""
+        most = self.experiment.secagg.max_samples
+        if self.experiment.hides_uploads and count > most:
+            raise UserError(f"it has more than secagg.max-samples training samples, {most}")
+
     @property
     @abstractmethod
     def width(self) -> int:
@@ -106,19 +115,19 @@ class Hidden(Method):
 
     def added(self, uploads: Mapping[int, Upload], state: Tensors, round: int) -> Tensors:
         """What clients count of validation samples and of themselves is of this round alone."""
-        if self.experiment.dp.enabled and not self.experiment.releases(round):
+        if self.experiment.noises and not self.experiment.releases(round):
             return state
         added = {n: t * (n not in ("right", "changing")) for n, t in state.items()}
         for upload in uploads.values():
             for name, tensor in added.items():
                 tensor += upload.samples * (upload.tensors[name] - state[name])
-        if self.experiment.dp.enabled:
+        if self.experiment.noises:
             return added
         return added | {n: (added[n] / self.units[n]).round() * self.units[n] for n in _WHOLE}
 
     @property
     def uses_rounds(self) -> bool:
-        return self.experiment.dp.enabled  # of which the last releases nothing
+        return bool(self.experiment.noises)  # of which the last releases nothing
 
     @property
     def hides(self) -> bool:
@@ -146,8 +155,8 @@ class Hidden(Method):
         levels of masks, and arrive exactly. With dp these are weights, by which a record changes
         a state by at most 1, what rounding to levels adds included."""
         e, one = self.experiment, torch.ones(()).double()
-        level = 2 * e.secagg.clip / LEVELS
-        if not e.dp.enabled:
+        level = e.secagg.level
+        if not e.noises:
             part = e.secagg.clip / e.secagg.max_samples
             return dict.fromkeys(_WHOLE, one * level) | dict.fromkeys(("sums", "gram"), one * part)
         rows, columns = triangle(self.width, torch.device("cpu"))
@@ -180,11 +189,11 @@ class Hidden(Method):
             return told
         units = {n: self.units[n].to(t.device) for n, t in told.items()}
         found = {n: torch.where(units[n] > 0, t / units[n], 0.0) for n, t in told.items()}
-        if self.experiment.dp.enabled:
+        if self.experiment.noises:
             counts = found["counts"]
             found["counts"] = torch.where(counts > 0.5, counts.clamp(min=1), 0.0)
         return found
 
     def tidy(self, matrix: Tensor) -> Tensor:
         """The matrix, with dp what of it is positive semidefinite."""
-        return positive(matrix) if self.experiment.dp.enabled else matrix
+        return positive(matrix) if self.experiment.noises else matrix

@@ -17,24 +17,13 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.method import ONE_WIDTH, ByClient, Method, Tensors, Upload
 from pfedlora_flwr.methods.tensors import frozen, tensors_of, weighted_mean
+from pfedlora_flwr.models import private
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel, Family
 from pfedlora_flwr.models.registry import Facts, facts
 from pfedlora_flwr.rng import derive, seeded
 from pfedlora_flwr.training.loop import Samples, Visit
 from pfedlora_flwr.training.loss import cross_entropy
-
-
-def check_noise(e: Experiment, down: str) -> None:
-    """Raises UserError if differential privacy would put noise on both of an adapter's matrices,
-    whose product has the square of it, and nobody has asked for that.
-
-    down: how the first matrix comes about."""
-    if e.dp.enabled and down == "trained" and not e.dp.trained_down:
-        raise UserError(
-            "adapter.down is trained; allowed with dp: fixed (noise on the second matrix alone), or"
-            " with dp.trained-down=true (noise on both, which multiplies)"
-        )
 
 
 class PFedLoRA(Method):
@@ -101,7 +90,7 @@ class PFedLoRA(Method):
             raise UserError(
                 f"adapter.down is basis; allowed with {experiment.method}: trained, fixed"
             )
-        check_noise(experiment, experiment.options.adapter_down or "trained")
+        private.check_adapter(experiment, experiment.options.adapter_down or "trained")
 
     def state_init(self, seed: int) -> Tensors:
         """θ⁰, the global adapter. Raises UserError if a reduced one cannot fit all models: no

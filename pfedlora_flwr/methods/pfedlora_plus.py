@@ -23,14 +23,13 @@ from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import key
 from pfedlora_flwr.methods.class_means import check_counts, check_report, merged_rows
 from pfedlora_flwr.methods.method import HOLDS, ONE_WIDTH, ByClient, Tensors, Upload, check_layout
-from pfedlora_flwr.methods.pfedlora import PFedLoRA, check_noise
+from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.methods.robust import rule_of
 from pfedlora_flwr.methods.standalone import train_locally
 from pfedlora_flwr.methods.tensors import weighted_mean
 from pfedlora_flwr.models import basis, private
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel
-from pfedlora_flwr.models.pretrained import check_frozen
 from pfedlora_flwr.models.registry import facts
 from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.training.loop import Samples, Visit
@@ -118,13 +117,7 @@ class PFedLoRAPlus(PFedLoRA):
                 "adapter.rows is classes; allowed with aggregation=krum: samples, because Krum"
                 " compares whole uploads of one layout"
             )
-        check_noise(experiment, o.adapter_down or "fixed")
-        if experiment.noises_gradients and o.adapter_predict != "sum":
-            raise UserError(
-                f"adapter.predict is {o.adapter_predict or 'auto'}; allowed with dp.level=record:"
-                " sum, by which the adapter reaches a prediction though nothing before it is"
-                " trained"
-            )
+        private.check_adapter(experiment, o.adapter_down or "fixed", o.adapter_predict)
         if o.adapter_basis and o.adapter_down not in (None, "basis"):
             raise UserError(
                 f"adapter.basis is given, and adapter.down is {o.adapter_down}; allowed with it:"
@@ -171,7 +164,7 @@ class PFedLoRAPlus(PFedLoRA):
         model = super().private_init(client, seed)
         assert isinstance(model, ClientModel)
         if self.experiment.noises_gradients:
-            check_frozen(model, str(self.model_of(client)))
+            private.check_frozen(model, str(self.model_of(client)))
         if not self.sums and self.down != "basis":
             return model
         shared = self.adapter_of(model)  # raises where there is no basis

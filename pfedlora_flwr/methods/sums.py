@@ -96,12 +96,13 @@ class OfSums(Hidden):
         """A round that sends the sums, perhaps one that sends counts of validation samples, and one
         that brings what is the sum of all."""
         return {
+            **super().default_keys(given),
             "rounds": 3 if given.get("sums.shrinkage") == VALIDATION else 2,
             "train": "head",
             "representation-norm": "layer",
             "initial-models": "architecture",
             "evaluate-initial": False,
-        } | ({"dp.clip": 1.0} if given.get("dp.level") == "record" else {})
+        }
 
     @classmethod
     def check_experiment(cls, experiment: Experiment) -> None:
@@ -139,7 +140,7 @@ class OfSums(Hidden):
             "the server sees each client's sums: where a client has one sample of a class, its"
             " class sum is that sample's representation"
         )
-        if self.experiment.dp.enabled:
+        if self.experiment.noises:
             return []
         if self.hides:
             shown = (
@@ -160,7 +161,7 @@ class OfSums(Hidden):
         """Sums of nothing, and nobody who has contributed."""
         self._check_widths()
         if self.hides:
-            one = {} if self.experiment.dp.enabled else {"changing": torch.zeros(1).double()}
+            one = {} if self.experiment.noises else {"changing": torch.zeros(1).double()}
             return self.nothing() | one
         nobody = torch.zeros(0, dtype=torch.int64)
         return self.nothing() | {
@@ -214,11 +215,7 @@ class OfSums(Hidden):
         x = self.inputs(model, data, visit)
         z = self.coordinates(x)
         own = Sums.of(z, data.labels, self.classes, squares=self.squares)
-        if self.experiment.secagg.enabled and len(data) > self.experiment.secagg.max_samples:
-            raise UserError(
-                "it has more than secagg.max-samples training samples,"
-                f" {self.experiment.secagg.max_samples}"
-            )
+        self.check_samples(len(data))
         told, received = received, self.read(received)
         before = self.contributed(model, received, visit)
         change = own - Sums.among(before)
@@ -235,7 +232,7 @@ class OfSums(Hidden):
             model.remember(visit.round, own.tensors() | {"right": right})
             return Upload(report(change) | {"right": right - before["right"]}, len(data))
         sends = self.experiment.releases(visit.round)
-        if not self.experiment.dp.enabled:
+        if not self.experiment.noises:
             sends = bool(not received["counts"].any() or received["changing"] >= self.changing)
         more = {n: t * sends for n, t in change.tensors().items()} | {"right": right}
         if "changing" in told:
@@ -271,7 +268,7 @@ class OfSums(Hidden):
     def coordinates(self, x: Tensor) -> Tensor:
         """z, [n, d], of R / √width."""
         z = x if self.directions is None else x @ self.directions.to(x.device)
-        if self.experiment.dp.enabled:
+        if self.experiment.noises:
             z = z / z.norm(dim=1, keepdim=True).clamp(min=1)
         return z
 
@@ -499,10 +496,10 @@ class Shrunk(OfSums):
                 f"sums.shrinkage is {said}; allowed with {experiment.method}: auto,"
                 f" {', '.join((VALIDATION, *cls.formulas))}, or a number from 0 to 1"
             )
-        if said == VALIDATION and experiment.dp.enabled:
+        if said == VALIDATION and experiment.noises:
             raise UserError(
-                "sums.shrinkage is validation; allowed with dp: auto, or a number from 0 to 1,"
-                " because counts of right samples are no part of the one release"
+                f"sums.shrinkage is validation; allowed with {experiment.noises}: auto, or a number"
+                " from 0 to 1, because counts of right samples are no part of the one release"
             )
         if said == VALIDATION and experiment.rounds < 3:
             raise UserError(

@@ -73,16 +73,6 @@ def only_last_trained(model: ClientModel) -> bool:
     return frozen_encoder(model) is not None and not model.extractor_parameters()
 
 
-def check_frozen(model: ClientModel, name: str) -> None:
-    """Raises UserError for a model whose representations could tell of training data."""
-    if not only_last_trained(model):
-        raise UserError(
-            f"model {name!r} has no frozen encoder with a library's weights, or trains something"
-            " before its head; dp.level=record needs representations that no training data has"
-            " changed"
-        )
-
-
 def with_outputs(samples: Samples, encoder: Whole, outputs: Tensor | None = None) -> Samples:
     """The samples with what a frozen encoder makes of them, [n, width], computed in large batches
     where it is not given."""

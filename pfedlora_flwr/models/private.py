@@ -13,10 +13,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.models.adapter import Adapter
+from pfedlora_flwr.models.model import ClientModel
+from pfedlora_flwr.models.pretrained import only_last_trained
 from pfedlora_flwr.training.entropy import gaussian, one_in
 from pfedlora_flwr.training.loop import Noise, Samples, Visit
 from pfedlora_flwr.training.optimizers import make as make_optimizer
+
+
+def check_adapter(e: Experiment, down: str, predict: str | None = "sum") -> None:
+    """Raises UserError if differential privacy would put noise on both of an adapter's matrices,
+    whose product has the square of it, and nobody has asked for that; or if no prediction would be
+    by what records are noised in.
+
+    down: how the first matrix comes about. predict: the key `adapter.predict`."""
+    if e.noises and down == "trained" and not e.dp.trained_down:
+        raise UserError(
+            "adapter.down is trained; allowed with dp: fixed (noise on the second matrix alone), or"
+            " with dp.trained-down=true (noise on both, which multiplies)"
+        )
+    if e.noises_gradients and predict != "sum":
+        raise UserError(
+            f"adapter.predict is {predict or 'auto'}; allowed with dp.level=record: sum, by which"
+            " the adapter reaches a prediction though nothing before it is trained"
+        )
+
+
+def check_frozen(model: ClientModel, name: str) -> None:
+    """Raises UserError for a model whose representations could tell of training data."""
+    if not only_last_trained(model):
+        raise UserError(
+            f"model {name!r} has no frozen encoder with a library's weights, or trains something"
+            " before its head; dp.level=record needs representations that no training data has"
+            " changed"
+        )
 
 
 def parts_of(samples: int, batch_size: int) -> int:

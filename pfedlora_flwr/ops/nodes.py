@@ -9,8 +9,7 @@ from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.work import Job
 from pfedlora_flwr.errors import UserError, counted
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.features.dp.accountant import planned
-from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.features import plans
 from pfedlora_flwr.launch.superlink import find_connection
 from pfedlora_flwr.methods.registry import POOLED
 from pfedlora_flwr.ops.progress_text import duration, megabytes
@@ -54,21 +53,8 @@ def plan_of(superlink: str, jobs: Sequence[Job], speed: estimate.Speed) -> Itera
         visits = e.rounds * e.sampled / e.clients
         up, down = up + visits * sent, down + visits * got
     yield f"a site sends at most {megabytes(up)} in all of them, and gets {megabytes(down)}"
-    private = [run for run in runs if run.experiment.dp.enabled]
-    spent = [_epsilon(run) for run in private]
-    if private:
-        known = f"ε = {sum(s for s in spent if s):.4g}" if all(spent) else "what its rows decide"
-        yield f"dp: all {len(private)} runs together spend {known} of a client, added up"
+    yield from plans.of_all([run.experiment for run in runs])
     yield (
         "a site steps out at its runs-cap or epsilon-cap; each site divides its own rows into"
         " training, validation and test part, anew for each seed"
     )
-
-
-def _epsilon(config: RunConfig) -> float | None:
-    """What a run may spend of a client; None where only its rows tell."""
-    e = config.experiment
-    if not e.dp.of_users:
-        return e.dp.epsilon
-    budget = Budget(None, e)
-    return budget.epsilon(budget.most_with(planned(e)))

@@ -25,9 +25,9 @@ from pfedlora_flwr.runs.completed import DIVERGED
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.layout import Row
 from pfedlora_flwr.runs.lines import SoFar, Watched
-from pfedlora_flwr.runs.rows import Result
+from pfedlora_flwr.runs.rows import SPENT, Result
 
-_OF_ONE_RUN = ("dp", "observer")
+_OF_ONE_RUN = (SPENT, "observer")
 """What stops a run by its own affairs: the others go on."""
 _LOOK = 0.25
 """Seconds between two looks at runs in processes of their own."""
@@ -173,7 +173,7 @@ class Runs:
         elif result["status"] == "completed":
             line.learn(result["seconds"]["total"])
             came = f"accuracy {result['accuracy']['at_best_validation']:.4f} at best validation"
-        elif by == "dp":  # for good
+        elif by == SPENT:
             came = f"stopped: {result['error']}"
         else:
             self.work.failed[job.directory] = result["error"] or "no reason given"

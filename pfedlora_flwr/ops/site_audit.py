@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from pfedlora_flwr.audit.canaries import audit_dp
 from pfedlora_flwr.audit.classes import audit_classes
 from pfedlora_flwr.audit.measure import Bools, Part, measure
 from pfedlora_flwr.audit.membership import audit_membership, candidates, losses
@@ -22,6 +21,7 @@ from pfedlora_flwr.audit.views import shared_part, shared_predictor
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data.local import LocalData, Site
 from pfedlora_flwr.errors import UserError
+from pfedlora_flwr.features import audits
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.methods.method import Tensors
@@ -111,9 +111,7 @@ class _Home:
         return self.site.load(torch.device("cpu"))
 
     def client_store(self, client: int) -> ClientStore:
-        """Where the account of its records is, which one without a partition-id keeps above."""
-        own = (self.folder / "dp.json").exists()
-        return ClientStore(self.folder if own else self.folder.parent)
+        return ClientStore(self.folder)
 
 
 def site_audit(place: Path, client: int | None = None, shadows: int = 0) -> dict[str, Any]:
@@ -126,26 +124,21 @@ def site_audit(place: Path, client: int | None = None, shadows: int = 0) -> dict
     e, notes = seen.experiment, list[str]()
     classes = audit_classes(seen)["upload"]
     membership = audit_membership(seen, notes)
-    dp = audit_dp(seen, notes) if e.noises_gradients else None
-    if e.noises_rounds:
-        notes.append(
-            "canaries: the server draws the noise of whole clients, which is not seen here"
-        )
-    if e.secagg.enabled:
+    canaries = audits.at_site(seen, notes)
+    if e.hides_uploads:
         notes.append("the server read only a sum: what is said of the upload is a bound")
     rows = "classes" in seen.uploads.read(seen.numbers[-1], seen.client).tensors
     found = {
         "method": e.method,
         "client": seen.client,
         "rounds": seen.numbers,
-        "masked": e.secagg.enabled,
-        "dp": e.dp.level if e.dp.enabled else None,
+        **audits.protections(e),
         "classes": classes,
         "membership": membership,
         "shadows": _by_shadows(seen, shadows) if shadows else None,
         "personal": _of_model(seen),
         "single": int((seen.counts == 1).sum()) if rows or e.adds else None,
-        "canaries": dp,
+        "canaries": canaries,
         "sha256": seen.trained.sha256,
         "versions": {k: v for k, v in versions().items() if v},
         "notes": notes,
@@ -156,9 +149,8 @@ def site_audit(place: Path, client: int | None = None, shadows: int = 0) -> dict
 
 def statement(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The same for somebody who decides whether a model may leave: facts with their names."""
-    told = {True: "masked: the server read only sums", False: "read by the server as it was"}
     yield "run", f"{found['method']}, client {found['client']}, {len(found['rounds'])} visits kept"
-    yield "the shared state leaves", f"at each visit, {told[found['masked']]}"
+    yield "the shared state leaves", f"at each visit, {audits.leaves(found)}"
     yield "the personal model leaves", f"only by an export; SHA-256 {found['sha256']}"
     yield "classes, by an upload", _of(found["classes"], "every class is held, or none has a row")
     yield "samples, by an upload", _of(found["membership"], "it makes no prediction by itself")
@@ -168,14 +160,7 @@ def statement(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if found["single"] is not None:
         what = f"{found['single']} classes have one sample, which its row or sum shows as it is"
         yield "reconstruction", what if found["single"] else "no class has only one sample"
-    yield "differential privacy", f"of level {found['dp']}" if found["dp"] else "none: no bound"
-    if dp := found["canaries"]:
-        bound = "infinite" if dp["epsilon"] is None else f"{dp['epsilon']:.3g}"
-        yield (
-            "ε of a visit",
-            f"at most {bound}; canaries show {dp['lower']:.3g}, and so many show"
-            f" {dp['ceiling']:.3g} at most",
-        )
+    yield from audits.statement(found)
     yield "versions", ", ".join(f"{name} {version}" for name, version in found["versions"].items())
 
 

@@ -16,7 +16,7 @@ from pfedlora_flwr.errors import UserError, counted, some
 from pfedlora_flwr.execution import Execution, RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features import records
-from pfedlora_flwr.features.dp.budget import Budget, carry, counts_on, replaced, spent_by_lines
+from pfedlora_flwr.features.records import RECORDS, outliving
 from pfedlora_flwr.features.rules import GROWING
 from pfedlora_flwr.files import LOOK, absolute
 from pfedlora_flwr.runs import code_copy
@@ -55,11 +55,6 @@ class Begin:
         return 0
 
     @property
-    def spent(self) -> Path | None:
-        """The record of privacy in which it goes on to count, if there is one."""
-        return self.run.dp_file if self.goes_on else None
-
-    @property
     def is_done(self) -> bool:
         """Whether all rounds are done: nothing will be trained."""
         return False
@@ -92,16 +87,6 @@ class Fresh(Begin):
     @property
     def after(self) -> int:
         return self.renewal.after if self.renewal else 0
-
-    @property
-    def spent(self) -> Path | None:
-        if (
-            (begins := self.renewal)
-            and begins.old
-            and counts_on(begins.saved, self.wanted.experiment)
-        ):
-            return begins.old.dp_file
-        return None
 
     def words(self) -> list[str]:
         return self.renewal.words() if self.renewal else []
@@ -136,10 +121,11 @@ class Fresh(Begin):
         e = None
         with suppress(UserError):  # no run is here, or none that can be read
             e = run.experiment()
-        run.clear(replaced(run.dp_file, spent_by_lines(e, run.visits()) if e else None))
+        run.clear(outliving(run, e))
         run.write_token()
         if (begins := self.renewal) and (old := begins.old):
-            carry(old.dp_file, begins.saved, old.visits(), run.dp_file, self.wanted.experiment)
+            for record in RECORDS:
+                record.carry(old, begins.saved, run, self.wanted.experiment)
         if begins:
             begins.hand_over(run, simulated=simulated)
         run.write_config(self.config, last_round=self.after)  # last: now it can be resumed
@@ -178,7 +164,8 @@ class Resume(Begin):
         same = records.as_before(wanted, saved)
         check_same(run, same, "resume it with its own keys; only more rounds extend it")
         check_extension(run, wanted)
-        _check_budget(saved, wanted, self.after, run.dp_file)
+        for record in RECORDS:
+            record.check_extension(run, saved, wanted)
         code_copy.check_unchanged(run, self.config)
 
     def claim(self, *, simulated: bool = False) -> None:
@@ -316,27 +303,6 @@ def check_extension(run: RunFiles, wanted: Experiment) -> None:
         raise UserError(
             f"rounds is {wanted.rounds}; with {whose} each round depends on how many there are: "
             f"a run of {saved.rounds} cannot be extended; start a new one"
-        )
-
-
-def _check_budget(saved: Experiment, wanted: Experiment, done: int, record: Path) -> None:
-    """Raises UserError if a run that is to have more rounds would exceed `dp.epsilon` in them.
-
-    done: its rounds so far. record: what it has spent."""
-    if saved.dp.epsilon is None or wanted.rounds == saved.rounds:
-        return
-    if saved.noises_gradients:
-        raise UserError(
-            f"rounds is {wanted.rounds}; with dp.level=record and dp.epsilon each client has noise"
-            f" for the planned rounds, {saved.rounds}: a run cannot be extended; start a new one"
-        )
-    if not record.exists():
-        return
-    found = Budget(record, saved).beyond_with(wanted.rounds, done)
-    if found is not None:
-        raise UserError(
-            f"rounds is {wanted.rounds}; they would bring ε to {found:.4g}, dp.epsilon is"
-            f" {saved.dp.epsilon:g}: a run cannot be extended beyond it; start a new one"
         )
 
 

@@ -36,7 +36,7 @@ def in_the_clear(e: Experiment, *, scores_told: bool) -> frozenset[str]:
     one client, and scores are whole numbers in the sum.
 
     scores_told: whether the site's node-config says `scores=told`."""
-    if not e.secagg.enabled:
+    if not e.hides_uploads:
         return _ANYWAY | _BESIDE_UPLOADS
     return _ANYWAY | (FIGURES if scores_told else frozenset())
 
@@ -59,6 +59,6 @@ def in_words(e: Experiment) -> str:
     figures = "accuracies and sample counts of the evaluation parts"
     node = "what a node says of itself when it connects"
     rough = ", from which n_k follows roughly"
-    if e.secagg.enabled:
+    if e.hides_uploads:
         return f"seconds, {node}; where its node-config says scores=told, {figures}{rough}"
     return f"{figures}{'' if e.noises_gradients else rough}, seconds, {node}"

@@ -21,7 +21,7 @@ from pfedlora_flwr.runs.provenance import read_about
 from pfedlora_flwr.runs.records import check_told
 from pfedlora_flwr.runs.result import at_best, best_round, to_target, validation_of
 from pfedlora_flwr.runs.right_rows import RightRows
-from pfedlora_flwr.runs.rows import Result, RoundRow, ToTarget
+from pfedlora_flwr.runs.rows import SPENT, Result, RoundRow, ToTarget
 
 _ROUNDING = 1e-9
 """Of two ways to the same accuracy."""
@@ -236,7 +236,7 @@ def read_run(path: Path, rounds: int | None = None) -> Run | Missing:
         return Missing(DIVERGED, f"{DIVERGED} (round {result['diverged_in']})", path)
     if result["status"] != "completed":
         by = result.get("stopped_by")
-        word = NO_BUDGET if by == "dp" else result["status"]
+        word = NO_BUDGET if by == SPENT else result["status"]
         return Missing("failed" if by == "observer" else word, f"{word}: {result['error']}", path)
     done = result["rounds"]
     if rounds is not None and done < rounds and "ended_early" not in result:

@@ -23,7 +23,7 @@ from pfedlora_flwr.data.parts import Parts
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.features.dp.budget import check_record, spent_nothing
+from pfedlora_flwr.features.records import OUTLIVING, RECORDS, are_void
 from pfedlora_flwr.files import (
     file_sha256,
     is_locked,
@@ -80,12 +80,13 @@ class RunDirectory(RunFiles):
         for file in self.findings:
             file.unlink(missing_ok=True)
 
-    def clear(self, spent: bytes | None) -> None:
-        """Removes the run that is here but for its logs. spent: what stays of its `dp.json`."""
-        if spent is not None:
-            write_atomically(self.dp_file, spent)
-        else:
-            self.dp_file.unlink(missing_ok=True)
+    def clear(self, stays: Mapping[str, bytes | None]) -> None:
+        """Removes the run that is here but for its logs. stays: what does of files in `server`."""
+        for name, blob in stays.items():
+            if blob is not None:
+                write_atomically(self.server / name, blob)
+            else:
+                (self.server / name).unlink(missing_ok=True)
         self._clear()
         self.traceback_file.unlink(missing_ok=True)
 
@@ -97,11 +98,11 @@ class RunDirectory(RunFiles):
         to keep."""
         if self.is_void:
             self._clear()
-            if not self.dp_file.exists():
+            if not any((self.server / name).exists() for name in OUTLIVING):
                 remove_folder(self.server)
                 return
             for file in self.server.iterdir():
-                if file != self.dp_file:  # of replaced runs
+                if file.name not in OUTLIVING:
                     file.unlink()
 
     def check_unlocked(self, patience: float = 0.0) -> None:
@@ -121,8 +122,9 @@ class RunDirectory(RunFiles):
         check_whole(self.checkpoints, self.rounds(), self.visits(), self.path, self.begun_after)
         state = self.checkpoints.load()
         e = self.experiment() if state and state.versions else None
-        if e and e.noises_rounds:
-            check_record(self.dp_file, e, self.visits())
+        if e:
+            for record in RECORDS:
+                record.check_whole(self, e)
         if self.checkpoints.rounds() and not self.token_file.exists():
             raise UserError(
                 f"{self.token_file} is missing, by which nodes recognise the run; restore it, or"
@@ -287,10 +289,10 @@ class RunDirectory(RunFiles):
 
     @property
     def is_void(self) -> bool:
-        """Whether what is here failed before its first round, and unmasked and spent nothing, or is
-        what replaced runs spent alone."""
-        there = {path for path in self.server.glob("*") if path != self.lock_file}
-        if not self.holds_run and there == {self.dp_file} and spent_nothing(self.dp_file):
+        """Whether what is here failed before its first round, and features keep nothing of it, or
+        is what they keep of replaced runs alone."""
+        there = {path.name for path in self.server.glob("*") if path != self.lock_file}
+        if not self.holds_run and there and there <= OUTLIVING and are_void(self):
             return True
         try:
             last = self.result()
@@ -301,8 +303,7 @@ class RunDirectory(RunFiles):
             and "fingerprint" in last
             and "rounds" not in last
             and not self.checkpoints.paths()  # an earlier run's, which none has replaced yet
-            and not self.unmasking_file.exists()
-            and spent_nothing(self.dp_file)
+            and are_void(self)
         )
 
     def _clear(self) -> None:
@@ -314,8 +315,7 @@ class RunDirectory(RunFiles):
         files = [
             *self.path.glob("*.jsonl"),
             self.result_file,
-            # what was spent is never gone: it is replaced at once
-            *(file for file in self.server.glob("*.*") if file != self.dp_file),
+            *(file for file in self.server.glob("*.*") if file.name not in OUTLIVING),
             self._partition,
             self.config,
             *(self.path / name for name in OBSERVED),

@@ -85,7 +85,6 @@ class RunFiles:
         self.start_file = self.server / "start.json"
         self.parts_file = path / OF_RUN
         self.owners_file = self.server / "owners.json"
-        self.dp_file = self.server / "dp.json"
         self.hashes_file = self.server / HASHES
         self.checkpoints, self.uploads = Checkpoints(self.server), Uploads(path / UPLOADS)
         self._rounds, self._clients = path / ROUNDS, path / CLIENTS

@@ -13,7 +13,6 @@ from typing import Any, cast, get_args
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.data import registry as datasets
-from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
@@ -113,14 +112,7 @@ def _with_what_is_here(
 ) -> Result:
     """With what the directory tells of the run: its privacy, where it was begun, its measures."""
     experiment = config.experiment
-    result["privacy"] = privacy_of(
-        config,
-        run.dp_file,
-        run.clients.is_dir(),
-        run.visits(),
-        own_data=run.partition == OWN,
-        uploads_kept=bool(run.uploads.rounds()),
-    )
+    result["privacy"] = privacy_of(config, run)
     if origins := run.origins():
         result["begun_from"] = [
             {"run": o["run"], "without": o["without"], "round": o["round"]}
@@ -150,7 +142,7 @@ def _with_measures(
     result: Result, run: RunDirectory, config: RunConfig, state: ServerState, rows: list[RoundRow]
 ) -> Result:
     e = config.experiment
-    per_client, masked = state.accuracies("test"), state.means is not None
+    per_client, means_alone = state.accuracies("test"), state.means is not None
     over_all = comparable(e, rows)
     best = at_best(e, rows, config.execution.verdict_score)
     samples: dict[int, int | None] = {}  # of the clients' last visits
@@ -179,9 +171,9 @@ def _with_measures(
             "max_test": max(row["accuracy"] for row in over_all),
             "sampled_last": means[-1] if means else None,
             "sampled_highest": max(means, default=None),
-            "std": None if masked else statistics.pstdev(per_client.values() or [0.0]),
+            "std": None if means_alone else statistics.pstdev(per_client.values() or [0.0]),
             "evaluated": state.evaluated()["evaluated"],
-            "worst": None if masked else min(per_client.values(), default=0.0),
+            "worst": None if means_alone else min(per_client.values(), default=0.0),
             "other": rows[-1]["other_accuracies"],
         },
         **best,
@@ -239,7 +231,7 @@ def comparable(e: Experiment, rows: list[RoundRow]) -> list[RoundRow]:
     (`evaluate-initial` is false, or they failed), or some have joined or left. Under masks each
     round has the mean of its own clients, which is the only one there is: all count."""
     last = rows[-1]
-    if e.secagg.enabled:
+    if e.hides_uploads:
         return [row for row in rows if row["evaluated"]] or rows
     since = e.fewer_since(last["round"])
     alike = [row for row in rows if row["evaluated"] == last["evaluated"]]

@@ -13,6 +13,8 @@ from pfedlora_flwr.training.metrics import is_score
 
 Status = Literal["completed", "failed", "stopped", "diverged"]
 StoppedBy = Literal["user", "system", "time", "observer", "dp"]
+SPENT: Literal["dp"] = "dp"
+"""What stops a run of which a further round would spend too much: no more is done with it."""
 Phase = Literal["starting", "connecting", "training", "evaluating", "adapting", "round"]
 
 

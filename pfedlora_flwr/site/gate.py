@@ -110,14 +110,14 @@ def _answer(
         "method": e.method,
         "protection": [
             *(["secagg"] if masked else []),
-            *([f"dp of level {e.dp.level}"] if e.dp.enabled else []),
+            *([f"dp of level {e.dp.level}"] if e.noises else []),
         ],
         "upload": upload,
         **({"token": token} if token else {}),
     }
     if why:
         more["refused"] = why
-    if log and e.dp.enabled:
+    if log and e.noises:
         more["epsilon"] = Ledger(log.path.parent, policy).epsilon()
     return reply, more
 

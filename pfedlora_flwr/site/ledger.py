@@ -83,6 +83,11 @@ class Ledger:
         """Of all runs together; None where that is infinite."""
         return finite(sum(self.runs().values()))
 
+    def words(self) -> str:
+        """The same, for a reader."""
+        spent = self.epsilon()
+        return "not bounded: a run had no dp" if spent is None else f"{spent:g}"
+
     def _change(self, token: str, terms: Terms | None) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -176,7 +176,7 @@ class Policy(Section):
         e = config.experiment
         if self.hours and not self.open_at(time.localtime().tm_hour):
             yield f"hours is {self.hours} here"
-        if self.masked and not e.secagg.enabled:
+        if self.masked and not e.hides_uploads:
             yield "secagg is required here, and secagg.enabled is false in this run"
         if self.min_sites and e.sampled < self.min_sites:
             yield f"min-sites is {self.min_sites} here, and this run sums {e.sampled} clients"
@@ -201,7 +201,7 @@ class Policy(Section):
             )
         if kind == "evaluate" and not (self.adapt if asked.get("adapt") else self.evaluate):
             yield f"{'adapt' if asked.get('adapt') else 'evaluate'} is false here"
-        if self.egress.scores == "none" and e.secagg.enabled:
+        if self.egress.scores == "none" and e.hides_uploads:
             yield "egress.scores is none here, and a masked sum holds scores"
         rows = registry.find(e.method).rows_sent(e)
         if "counts" in rows and self.egress.class_counts == "none":
@@ -211,7 +211,7 @@ class Policy(Section):
                 yield "egress.min-count is set here, and this run's uploads mix all classes"
             if "sums" in rows and self.egress.class_counts != "each":
                 yield "this run's uploads are exact sums, and egress rules round them"
-            if "sums" in rows and self.egress.scores != "each" and not e.secagg.enabled:
+            if "sums" in rows and self.egress.scores != "each" and not e.hides_uploads:
                 yield f"egress.scores is {self.egress.scores} here, and this run sends some"
         shares = (e.partition.share, e.partition.samples_per_client)
         if self.egress.samples != "exact" and shares != (1, None):
@@ -221,13 +221,13 @@ class Policy(Section):
         e, wanted = config.experiment, "epsilon-cap" if self.dp == "any" else "dp"
         if (self.dp, self.epsilon_cap) == ("any", None):
             return
-        if not e.dp.enabled or e.dp.noise == 0:
-            what = "dp.noise is 0" if e.dp.enabled else "no dp is set"
+        if not e.noises or e.dp.noise == 0:
+            what = "dp.noise is 0" if e.noises else "no dp is set"
             yield f"{wanted} is demanded here, and {what} in this run"
         elif self.dp not in ("any", e.dp.level):
             demanded = f"dp of level {self.dp} is demanded here"
             yield f"{demanded}, and dp.level is {e.dp.level} in this run"
-        elif self.dp == "record" and e.noises_sums and not e.secagg.enabled:
+        elif self.dp == "record" and e.noises_sums and not e.hides_uploads:
             yield "dp of level record is demanded here, and this run's server reads exact sums"
 
     def open_at(self, hour: int) -> bool:

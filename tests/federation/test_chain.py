@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from pfedlora_flwr import config
+from pfedlora_flwr.features.links import LINKS
 from pfedlora_flwr.features.masks import plan
 from pfedlora_flwr.federation import chain
-from pfedlora_flwr.federation.chain import LINKS, Chain
+from pfedlora_flwr.federation.chain import Chain
 from pfedlora_flwr.federation.link import Link
 from pfedlora_flwr.federation.messages import Report
 from pfedlora_flwr.federation.round import Round

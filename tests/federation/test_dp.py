@@ -15,11 +15,11 @@ import torch
 from scipy import stats
 from scipy.optimize import brentq
 
-from pfedlora_flwr.audit.canaries import RARE, beside_normal, ceiling, lower_bound
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.features.dp import accountant
 from pfedlora_flwr.features.dp import link as dp
+from pfedlora_flwr.features.dp.audit import RARE, beside_normal, ceiling, lower_bound
 from pfedlora_flwr.features.dp.budget import Budget, replaced, spent_by_lines
 from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.federation.secure.uplink import moved_by

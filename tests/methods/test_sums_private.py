@@ -17,10 +17,10 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, kstest, norm
 
 from pfedlora_flwr.audit.audit import audit
-from pfedlora_flwr.audit.canaries import RARE
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.features.dp import link as dp
+from pfedlora_flwr.features.dp.audit import RARE
 from pfedlora_flwr.features.dp.budget import Budget
 from pfedlora_flwr.features.dp.plan import plan
 from pfedlora_flwr.methods.method import Tensors, Upload

@@ -15,10 +15,10 @@ class Audit(Feature):
     files = (FILE,)
 
     def check(self, e: Experiment, x: Execution, method: type[Method]) -> None:
-        if x.keeps_uploads and e.secagg.enabled:
+        if x.keeps_uploads and e.hides_uploads:
             raise UserError(
-                "audit.uploads is true and secagg.enabled, too: under masks no upload can be kept;"
-                " audit such a run from its sum"
+                f"audit.uploads is true and {e.hides_uploads}, too: under masks no upload can be"
+                " kept; audit such a run from its sum"
             )
 
     def unused(self, name: str, e: Experiment) -> str:

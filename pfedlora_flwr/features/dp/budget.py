@@ -17,7 +17,16 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import epsilon, finite, planned, planned_noise
 from pfedlora_flwr.files import from_json, write_atomically
+from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.rows import EarlierRun, FailedVisitRow, VisitRow
+
+FILE = "dp.json"
+"""In the `server` of a run's directory, and another one beside a client's model."""
+
+
+def file_of(run: RunFiles) -> Path:
+    """The record of a run."""
+    return run.server / FILE
 
 
 class Budget:
@@ -30,10 +39,11 @@ class Budget:
     def __init__(self, path: Path | None, e: Experiment) -> None:
         """path: the record; None: of a run that is only planned. Raises UserError if the file is
         there and cannot be read."""
-        saved = read_record(path, _what(path)) if path else {}
+        saved = read(path) if path else {}
         self._path, self._e = path, e
         self._noise: float | None = saved.get("noise")
-        self.participations = {int(k): n for k, n in saved.get("participations", {}).items()}
+        counted = {int(k): n for k, n in saved.get("participations", {}).items()}
+        self.participations = Counter[int](counted)
         self.draws: int = saved.get("draws", 0)
         self.asked: bool = saved.get("asked", False)
         self.earlier: list[EarlierRun] = saved.get("earlier", [])
@@ -49,7 +59,7 @@ class Budget:
 
     def beyond(self, sampled: Iterable[int]) -> float | None:
         """The largest ε after one more round of these clients, where it exceeds `dp.epsilon`."""
-        return self._exceeding(max(self.participations.get(client, 0) + 1 for client in sampled))
+        return self._exceeding(max(self.participations[client] + 1 for client in sampled))
 
     def beyond_with(self, rounds: int, done: int) -> float | None:
         """The largest ε after round `rounds`, `done` of which are done, where it exceeds
@@ -58,14 +68,14 @@ class Budget:
 
     def most_with(self, more: Mapping[int, int]) -> int:
         """The most participations of a client, with so many more by client."""
-        return max((Counter(self.participations) + Counter(more)).values(), default=0)
+        return max((self.participations + Counter(more)).values(), default=0)
 
     def spend(self, clients: Iterable[int]) -> None:
         """Counts one more noised sum of these clients, before its noise is drawn."""
         assert self._path is not None
         self._noise = self.noise
         for client in clients:
-            self.participations[client] = self.participations.get(client, 0) + 1
+            self.participations[client] += 1
         self.draws += 1
         record = {
             "fingerprint": self._e.fingerprint(),
@@ -98,7 +108,7 @@ def replaced(path: Path, told: EarlierRun | None = None) -> bytes | None:
 
     told: what the run there spent by its lines. Raises UserError for a damaged record, or without
     dp-accounting where the run had noise."""
-    saved = read_record(path, _what(path))
+    saved = read(path)
     earlier = list(saved.get("earlier", []))
     if told and (told["participations_max"] or saved.get("asked")):
         known = told["level"] == "none" and told in earlier  # infinite, once for all
@@ -116,31 +126,6 @@ def replaced(path: Path, told: EarlierRun | None = None) -> bytes | None:
 def counts_on(was: Experiment, e: Experiment) -> bool:
     """Whether what a run spends adds to what another has spent as further rounds of that would."""
     return e.noises_rounds and was.dp == e.dp
-
-
-def carry(
-    path: Path,
-    was: Experiment,
-    visits: Iterable[VisitRow | FailedVisitRow],
-    here: Path,
-    e: Experiment,
-) -> None:
-    """Adds the record in `path`, of the run `was` from whose models `e` begins, to its own, `here`:
-    it counts on where the noise is the same, and else lists what the other has spent."""
-    before = read_record(here, _what(here)).get("earlier", [])
-    if counts_on(was, e) and path.exists():
-        record = read_record(path, _what(path)) | {"fingerprint": e.fingerprint()}
-    else:
-        record = from_json(replaced(path, spent_by_lines(was, visits)) or b"{}")
-    earlier = [*before, *record.get("earlier", [])]
-    if earlier or record:
-        write_atomically(here, json.dumps(record | {"earlier": earlier}).encode())
-
-
-def spent_nothing(path: Path) -> bool:
-    """Whether the record in `path`, if it is there, is of replaced runs alone. Raises UserError for
-    a damaged one."""
-    return not read_record(path, _what(path)).keys() & {"participations", "asked"}
 
 
 def spent_by_lines(e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> EarlierRun | None:
@@ -172,24 +157,6 @@ def told_of_records(visits: Iterable[VisitRow | FailedVisitRow]) -> dict[int, fl
     return dict(sorted(told.items()))
 
 
-def check_record(path: Path, e: Experiment, visits: Iterable[VisitRow | FailedVisitRow]) -> None:
-    """Raises UserError unless the record in `path` counts all that the lines of visits tell."""
-    visits = [row for row in visits if e.releases(row["round"])]
-    if not path.exists():
-        raise UserError(
-            f"{path} is missing, which counts what was spent of the clients' privacy; restore it,"
-            " or start a new run"
-        )
-    counted = read_record(path, _what(path)).get("participations", {})
-    told = Counter(row["client"] for row in visits if row["status"] == "ok")
-    for client, rounds in sorted(told.items()):
-        if (found := counted.get(str(client), 0)) < rounds:
-            raise UserError(
-                f"{path} counts client {client} in {found} noised sums, and clients.jsonl in"
-                f" {rounds}: it is an older copy; restore the last one, or start a new run"
-            )
-
-
 def read_record(path: Path, what: str) -> dict[str, Any]:
     """What such a file says; empty if there is none. Raises UserError, by the name `what`, for a
     damaged one."""
@@ -202,5 +169,6 @@ def read_record(path: Path, what: str) -> dict[str, Any]:
     return found
 
 
-def _what(path: Path) -> str:
-    return f"{path}, which counts what was spent of the clients' privacy"
+def read(path: Path) -> dict[str, Any]:
+    """The record in `path`; empty if there is none. Raises UserError for a damaged one."""
+    return read_record(path, f"{path}, which counts what was spent of the clients' privacy")

@@ -10,7 +10,9 @@ who is to be trusted with what."""
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,16 +20,21 @@ import torch
 from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
-from pfedlora_flwr.features.dp.budget import Budget
-from pfedlora_flwr.federation.link import Link, Server
+from pfedlora_flwr.features.dp.accountant import finite
+from pfedlora_flwr.features.dp.budget import Budget, file_of
+from pfedlora_flwr.features.dp.spent import Spent
+from pfedlora_flwr.federation.link import Drawn, Link, Server
 from pfedlora_flwr.methods.hidden_sums import Hidden
 from pfedlora_flwr.methods.method import ByClient, Method, Refused, Tensors, Upload, check_layout
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.rng import SERVER
+from pfedlora_flwr.runs.rows import SPENT, VisitRow
+from pfedlora_flwr.site.ledger import Ledger, terms_of
 from pfedlora_flwr.training.entropy import gaussian
 from pfedlora_flwr.training.loop import Visit
 
 if TYPE_CHECKING:
+    from pfedlora_flwr.federation.messages import Instruction
     from pfedlora_flwr.federation.round import Round
 
 logger = logging.getLogger(__name__)
@@ -50,7 +57,7 @@ class Clipped(Link):
         return clipped(upload, part, bound(self.experiment, part))
 
     def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
-        if self.experiment.secagg.enabled:
+        if self.experiment.hides_uploads:
             return uploads
         part = self.method.renewed(state, round.number)
         limit = bound(self.experiment, part)
@@ -67,8 +74,20 @@ class OfRecords(Link):
     def is_used(cls, e: Experiment, x: Execution | None) -> bool:
         return e.noises_gradients
 
+    def draw(self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None) -> Drawn:
+        e = self.experiment
+        spent = Spent(folder, e, told.client, samples, self.method.record_epochs(e))
+        if ledger:
+            ledger.spend(told.token, terms_of(e, spent))
+        noise = spent.spend(told.round, told.version)  # on disk before the draw
+        return noise, {"epsilon": spent.told}
+
     def begin(self, round: Round) -> None:
-        Budget(self.server.run.dp_file, self.experiment).ask()
+        Budget(file_of(self.server.run), self.experiment).ask()
+
+    def line(self, visits: Sequence[VisitRow]) -> dict[str, Any]:
+        spent = [visit["epsilon"] for visit in visits if "epsilon" in visit]
+        return {"epsilon": max(spent)} if spent else {}
 
 
 class OwnNoise(Link):
@@ -102,12 +121,15 @@ class OwnNoise(Link):
 class Noised(Link):
     """A round's updates become one: their noised sum over K. What comes after sees no other."""
 
+    _spent: float | None = None
+    """The largest ε of a client after the round that was last begun; None: nothing was drawn."""
+
     def __init__(self, experiment: Experiment, method: Method, server: Server | None) -> None:
         """Raises UserError without dp-accounting, or for a clip that rounding would use up."""
         super().__init__(experiment, method, server)
         if experiment.dp.of_users:
             check_clip(experiment, largest_part(experiment, method))
-        self._budget = Budget(self.server.run.dp_file, experiment)
+        self._budget = Budget(file_of(self.server.run), experiment)
         self._budget.epsilon(1)
         z = self._budget.noise
         if not experiment.noising:
@@ -122,6 +144,7 @@ class Noised(Link):
 
     def begin(self, round: Round) -> None:
         """Raises RunStopped if the round would exceed `dp.epsilon`."""
+        self._spent = None
         if not self.experiment.releases(round.number):
             return
         found = self._budget.beyond(round.sampled)
@@ -129,7 +152,7 @@ class Noised(Link):
             raise RunStopped(
                 f"round {round.number} would bring ε to {found:.4g}, dp.epsilon is"
                 f" {self.experiment.dp.epsilon:g}",
-                "dp",
+                SPENT,
             )
 
     def server_in(self, uploads: ByClient, state: Tensors, round: Round) -> ByClient:
@@ -137,15 +160,18 @@ class Noised(Link):
         releases = e.releases(round.number)
         if releases:
             self._budget.spend(round.visits)  # on disk before the draw
-        round.epsilon = self._budget.epsilon(self._budget.most_with({}))
+        self._spent = self._budget.epsilon(self._budget.most_with({}))
         if not releases:
             return uploads
         # under masks the one upload is the mean of all
-        weight = len(round.visits) if e.secagg.enabled else 1
+        weight = len(round.visits) if e.hides_uploads else 1
         part = self.method.renewed(state, round.number)  # no noise on what stays as it is
         noise = 0.0 if e.noising else self._budget.noise * e.dp.norm
         moved = noised(uploads, part, weight, noise, e.sampled)
         return {SERVER: Upload(moved, e.sampled if self.method.adds else 1)}
+
+    def line(self, visits: Sequence[VisitRow]) -> dict[str, Any]:
+        return {} if self._spent is None else {"epsilon": finite(self._spent)}
 
 
 def noised(
@@ -173,9 +199,7 @@ def bound(e: Experiment, part: Tensors) -> float:
 
 def rounding(e: Experiment, part: Tensors) -> float:
     """The largest L2 norm that rounding to levels under masks may add to an update; 0 without."""
-    if not e.secagg.enabled:
-        return 0.0
-    return float(e.secagg.rounding * size_of(part) ** 0.5)
+    return float(e.secagg.rounding * size_of(part) ** 0.5) if e.hides_uploads else 0.0
 
 
 def largest_part(e: Experiment, method: Method) -> Tensors:

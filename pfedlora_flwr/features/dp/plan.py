@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from pfedlora_flwr.config.setup import Setup
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import epsilon, planned
-from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.features.dp.budget import Budget, counts_on, file_of
 from pfedlora_flwr.features.dp.link import check_clip, largest_part, resolution, size_of
 from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation.server_state import first_state
 from pfedlora_flwr.methods.lora_factors import A, B
 from pfedlora_flwr.models.private import parts_of
-from pfedlora_flwr.runs.begin import Begin
+from pfedlora_flwr.runs.begin import Begin, Fresh
 
 _FEW = 5000
 """Records below which class means alone do as well (docs/fidelity.md)."""
@@ -33,7 +34,7 @@ def plan(begin: Begin) -> Iterable[str]:
     part = largest_part(e, setup.method)
     if e.dp.of_users:
         check_clip(e, part)
-    budget = Budget(begin.spent, e)
+    budget = Budget(_counted_in(begin), e)
     more = planned(e, begin.after + 1)
     z, size, most = budget.noise, size_of(part), budget.most_with(more)
     found = budget.epsilon(most)
@@ -45,14 +46,11 @@ def plan(begin: Begin) -> Iterable[str]:
     if e.noises_sums:
         yield from _of_sums(setup, z, most)
         return
+    equal = _clients(math.ceil(z * math.sqrt(size)))
     yield (
         f"dp: the noise of a round's mean has the norm {noise:.3g}, the clip is {e.dp.norm:g}"
         f" ({size:,} numbers, {_clients(e.sampled)} a round)"
-        + (
-            f"; the two are equal with {_clients(math.ceil(z * math.sqrt(size)))} a round"
-            if z
-            else ""
-        )
+        f"{f'; the two are equal with {equal} a round' if z else ''}"
     )
     if (finest := resolution(part)) >= e.dp.norm:
         yield (
@@ -76,6 +74,33 @@ def plan(begin: Begin) -> Iterable[str]:
                 f" {math.sqrt(size / fixed):.2g} times as large, and that of the two matrices"
                 " multiplies"
             )
+
+
+def of_all(runs: Sequence[Experiment]) -> Iterable[str]:
+    """What runs on the same clients spend together."""
+    private = [e for e in runs if e.dp.enabled]
+    spent = [_planned(e) for e in private]
+    if private:
+        known = f"ε = {sum(s for s in spent if s):.4g}" if all(spent) else "what its rows decide"
+        yield f"dp: all {len(private)} runs together spend {known} of a client, added up"
+
+
+def _planned(e: Experiment) -> float | None:
+    """What a run may spend of a client; None where only its rows tell."""
+    if not e.dp.of_users:
+        return e.dp.epsilon
+    budget = Budget(None, e)
+    return budget.epsilon(budget.most_with(planned(e)))
+
+
+def _counted_in(begin: Begin) -> Path | None:
+    """The record in which the run goes on to count, if there is one."""
+    if begin.goes_on:
+        return file_of(begin.run)
+    earlier = begin.renewal if isinstance(begin, Fresh) else None
+    if earlier and earlier.old and counts_on(earlier.saved, begin.wanted.experiment):
+        return file_of(earlier.old)
+    return None
 
 
 def _of_records(setup: Setup, begin: Begin, known: str) -> Iterable[str]:

@@ -27,17 +27,12 @@ class Privacy(Feature):
             return "none of dp.clip, dp.noise and dp.epsilon is set"
         if name == "dp.trained-down" and not _consents(e):
             return "noise is on no two matrices of an adapter here"
-        if name == "secagg.max-samples" and e.dp.enabled:
-            return "with dp every update weighs the same"
         if name in ("clip-norm-factor", "max-samples") and e.dp.of_users:
             return "with dp all updates are clipped and weigh the same"
         return ""
 
     def one_mean(self, e: Experiment, x: Execution) -> str:
-        return "dp" if e.noises_rounds else ""
-
-    def hides(self, e: Experiment) -> str:
-        return "dp" if e.dp.enabled else ""
+        return e.noises if e.noises_rounds else ""
 
 
 def _of_users(e: Experiment, method: type[Method]) -> None:
@@ -72,7 +67,7 @@ def _of_records(e: Experiment, method: type[Method]) -> None:
         ),
         "augment": (not e.augment, "false"),
         "secagg.enabled": (
-            not e.secagg.enabled,
+            not e.hides_uploads,
             "false, because a round that is repeated has fresh noise, and a client masks one update"
             " a round",
         ),

@@ -14,7 +14,7 @@ from filelock import FileLock
 from pfedlora_flwr.errors import UserError, wrong
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import finite, planned, record_epsilon, record_noise_for
-from pfedlora_flwr.features.dp.budget import read_record
+from pfedlora_flwr.features.dp.budget import FILE, read_record
 from pfedlora_flwr.files import write_atomically
 from pfedlora_flwr.models.private import parts_of
 from pfedlora_flwr.training.loop import Noise
@@ -42,7 +42,7 @@ class Spent:
         if e.dp.delta * samples >= 1:
             most = f"below 1/n_k, which is {1 / samples:g} for client {client}"
             raise wrong("dp.delta", e.dp.delta, most, "dp.level=record")
-        self._path = folder / "dp.json" if folder else None
+        self._path = folder / FILE if folder else None
         self._e, self._client = e, client
         self.parts = parts_of(samples, e.batch_size)
         self.steps = self.parts * epochs

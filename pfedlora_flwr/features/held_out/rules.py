@@ -26,9 +26,9 @@ class HeldOutClients(Feature):
         told = f"clients-held-out is {e.held_out.clients}"
         if e.held_out.clients >= e.clients:
             raise UserError(f"{told}; allowed: at most {e.clients - 1}, one fewer than clients")
-        if e.secagg.enabled:
+        if e.hides_uploads:
             raise UserError(
-                f"{told} and secagg.enabled, too: what a client reports of its adaptation would"
+                f"{told} and {e.hides_uploads}, too: what a client reports of its adaptation would"
                 " show its number of samples; use `pfedlora adapt`"
             )
         if e.stop.patience:
@@ -50,7 +50,7 @@ class HeldOutClients(Feature):
 
 def check_adapts(e: Experiment, client: int) -> None:
     """Raises UserError for a client of the training: an adaptation tells its samples."""
-    if e.secagg.enabled or client not in e.held_out_clients:
+    if e.hides_uploads or client not in e.held_out_clients:
         raise UserError(f"the server asks to adapt client {client}, which is not held out here")
 
 

@@ -58,7 +58,7 @@ def of_sizes(config: RunConfig, partition: Partition) -> Iterable[str]:
     """How coarse the rounding of a round's mean is, if it is, and which client would refuse every
     round. Raises UserError for such a client where none may be missing."""
     e = config.experiment
-    if not e.secagg.enabled or e.dp.of_users:  # with which all weigh the same
+    if not e.secagg.enabled or e.weighs_alike:
         return
     sizes, most = [len(split.train) for split in partition.clients], e.secagg.max_samples
     if most < (largest := max(sizes)):

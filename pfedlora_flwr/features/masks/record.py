@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pfedlora_flwr.execution import RunConfig
+from pfedlora_flwr.features.record import Record
 from pfedlora_flwr.runs.clear import in_words
+from pfedlora_flwr.runs.layout import RunFiles
 from pfedlora_flwr.runs.rows import Privacy, SecAgg
 
 _SECURE = (
@@ -27,6 +32,13 @@ _SECURE = (
 )
 
 
+class Unmasked(Record):
+    """The rounds that were unmasked, or were about to be."""
+
+    def is_void(self, run: RunFiles) -> bool:
+        return not run.unmasking_file.exists()
+
+
 def section(config: RunConfig) -> SecAgg:
     on, clip = config.experiment.secagg.enabled, config.experiment.secagg.clip
     if not on:
@@ -38,6 +50,13 @@ def not_covered(config: RunConfig) -> list[str]:
     """What can still be learned, a line each; without masks they are the other features' to say."""
     e = config.experiment
     return [*_SECURE, f"in the clear: {in_words(e)}"] if e.secagg.enabled else []
+
+
+def leaves(found: Mapping[str, Any]) -> str:
+    """How a site's uploads leave it, by its audit."""
+    return (
+        "masked: the server read only sums" if found["masked"] else "read by the server as it was"
+    )
 
 
 def read_by_server(told: Privacy) -> str:

@@ -34,6 +34,8 @@ class Masks(Feature):
             raise wrong("max-weight", e.max_weight, why, "secagg.enabled")
 
     def unused(self, name: str, e: Experiment) -> str:
+        if name == "secagg.max-samples" and e.noises:
+            return f"with {e.noises} every update weighs the same"
         if not e.secagg.enabled:
             return ""
         if name == "evaluate-initial" and e.evaluate_initial:
@@ -43,10 +45,7 @@ class Masks(Feature):
         return ""
 
     def one_mean(self, e: Experiment, x: Execution) -> str:
-        return self.hides(e)
-
-    def hides(self, e: Experiment) -> str:
-        return "secagg.enabled" if e.secagg.enabled else ""
+        return e.hides_uploads
 
     def unnoised(self, e: Experiment, kept: bool) -> list[str]:
         if not e.secagg.enabled or not e.noises_rounds or e.noises_sums:

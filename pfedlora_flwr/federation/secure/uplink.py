@@ -113,7 +113,7 @@ class SecureUplink(Uplink):
         if found is not None:
             mean, summed = found
             moved = moved_by(part, mean)
-            if not e.dp.enabled:  # else rounding would come before the noise, which is to hide it
+            if not e.noises:  # else rounding would come before the noise, which is to hide it
                 moved = {name: t.to(part[name].dtype) for name, t in moved.items()}
             uploads = {SERVER: Upload(moved, len(visits) if self.method.adds else 1)}
         return Collected(visits, uploads, reason, summed)

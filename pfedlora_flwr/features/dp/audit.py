@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,17 +25,21 @@ from torch import Tensor
 
 from pfedlora_flwr.audit.measure import Floats
 from pfedlora_flwr.audit.seen import Seen
+from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import finite
-from pfedlora_flwr.features.dp.budget import Budget
+from pfedlora_flwr.features.dp.budget import FILE, Budget, file_of
 from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.models.adapter import Adapter
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.private import clipped_sum, parts_of, train
 from pfedlora_flwr.rng import torch_generator
-from pfedlora_flwr.runs.audits import DPAudit
+from pfedlora_flwr.runs.audits import Audit, DPAudit
 from pfedlora_flwr.training.loop import Noise, Samples, Visit
 
+Scores = tuple[Floats, Floats, Floats]
+"""Thresholds, and what they are for: with a canary, without one."""
+Drawn = Sequence[Mapping[str, Floats]]
 _DOUBT = 0.001
 """The probability that a lower bound lies above the true ε."""
 RARE = 1e-6
@@ -64,6 +69,67 @@ def audit_dp(seen: Seen, notes: list[str]) -> DPAudit | None:
     return _of_rounds(seen, notes) if e.noises_rounds else None
 
 
+def at_site(seen: Any, notes: list[str]) -> DPAudit | None:
+    """The same of a site's own visits, which its server's noise is not in."""
+    e = seen.experiment
+    if e.noises_rounds:
+        notes.append(
+            "canaries: the server draws the noise of whole clients, which is not seen here"
+        )
+    return _of_records(seen, notes) if e.noises_gradients else None
+
+
+def line(found: Audit) -> str:
+    """ε from both sides; empty if there is none."""
+    if (dp := found.get("dp")) is None:
+        return ""
+    upper = "infinite" if dp["epsilon"] is None else f"at most {dp['epsilon']:.4g}"
+    if dp["level"] == "user":
+        what = "a client in one noised sum"
+    else:
+        what = f"a record in one visit of {dp['steps']} steps"
+    told = (
+        f"dp: ε of {what}: {upper} by the accountant, at least {dp['lower']:.4g} by canaries"
+        f" ({dp['trials']} trials, 99.9 % confidence; so many show {dp['ceiling']:.4g} at most)"
+    )
+    if dp["epsilon"] is None or dp["ceiling"] <= dp["epsilon"]:
+        told += ": they can show no fault"
+    if dp["deviation"] is None:
+        return told
+    drawn = f"; the drawn noise is {dp['deviation']:.4g} of what the keys say"
+    return f"{told}{drawn} (standard deviation, {dp['numbers']} numbers)"
+
+
+def fault(found: Audit) -> str:
+    """A line where canaries show more than ε, or less noise was drawn; otherwise empty."""
+    dp = found.get("dp")
+    if dp is None or dp["epsilon"] is None:
+        return ""
+    told = []
+    if dp["lower"] > dp["epsilon"]:
+        told.append(
+            f"canaries show ε ≥ {dp['lower']:.4g}, and the accountant says {dp['epsilon']:.4g}"
+        )
+    if dp["chance"] < RARE and dp["deviation"] is not None:
+        told.append(
+            f"the drawn noise is {dp['deviation']:.4g} of its standard deviation by the keys, which"
+            f" honest noise is with a probability below {RARE:g}"
+        )
+    return f"{'; '.join(told)}: the noise is not what the keys say" if told else ""
+
+
+def statement(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What a site's audit says of it, for somebody who decides whether a model may leave."""
+    yield "differential privacy", f"of level {found['dp']}" if found["dp"] else "none: no bound"
+    if dp := found["canaries"]:
+        bound = "infinite" if dp["epsilon"] is None else f"{dp['epsilon']:.3g}"
+        yield (
+            "ε of a visit",
+            f"at most {bound}; canaries show {dp['lower']:.3g}, and so many show"
+            f" {dp['ceiling']:.3g} at most",
+        )
+
+
 def lower_bound(thresholds: Floats, there: Floats, away: Floats, delta: float) -> float:
     """ε that scores with a canary and without one show, at 99.9 % confidence; 0 if they show none:
     the best of the thresholds, each with the Clopper–Pearson limits of its true and false positives
@@ -88,7 +154,7 @@ def ceiling(there: int, away: int, delta: float) -> float:
     return lower_bound(np.full(_THRESHOLDS, 0.5), np.ones(there), np.zeros(away), delta)
 
 
-def beside_normal(drawn: Sequence[Mapping[str, Floats]]) -> tuple[float, float]:
+def beside_normal(drawn: Drawn) -> tuple[float, float]:
     """The standard deviation of draws that should be standard normal, and the probability that
     honest ones are anywhere as small: χ² tests with Bonferroni's correction, of all, of each
     tensor, and of differences, which a draw that is used twice makes small. Where that is below
@@ -108,19 +174,12 @@ def beside_normal(drawn: Sequence[Mapping[str, Floats]]) -> tuple[float, float]:
     return float((shown**2).mean() ** 0.5), float(min(1.0, chances[least]))
 
 
-def _found(
-    level: str,
-    steps: int,
-    epsilon: float,
-    scores: tuple[Floats, Floats, Floats],
-    drawn: Sequence[Mapping[str, Floats]] | None,
-    delta: float,
-) -> DPAudit:
-    """scores: thresholds, with a canary, without one. drawn: None where there is no noise."""
+def _found(e: Experiment, steps: int, epsilon: float, scores: Scores, drawn: Drawn) -> DPAudit:
+    """drawn: none where there is no noise."""
     thresholds, there, away = scores
-    deviation, chance = beside_normal(drawn) if drawn else (math.nan, 1.0)
+    delta, (deviation, chance) = e.dp.delta, beside_normal(drawn) if drawn else (math.nan, 1.0)
     return {
-        "level": "user" if level == "user" else "record",
+        "level": "user" if e.dp.of_users else "record",
         "steps": steps,
         "epsilon": finite(epsilon),
         "lower": lower_bound(thresholds, there, away, delta),
@@ -137,7 +196,7 @@ def _of_rounds(seen: Seen, notes: list[str]) -> DPAudit | None:
     if seen.source != "uploads":
         notes.append("canaries: uploads were not kept (audit.uploads), so no noise can be told")
         return None
-    away, drawn, budget = [], [], Budget(seen.run.dp_file, e)
+    away, drawn, budget = [], [], Budget(file_of(seen.run), e)
     z = budget.noise
     k = 1 if method.adds else e.sampled  # by which a sum is divided
     for round in map(seen.round, filter(e.releases, seen.numbers)):
@@ -157,14 +216,8 @@ def _of_rounds(seen: Seen, notes: list[str]) -> DPAudit | None:
         drawn.append(row)
     every = np.concatenate(away)
     thresholds = 1 + z * np.linspace(-2, 3, _THRESHOLDS)
-    return _found(
-        e.dp.level,
-        1,
-        budget.epsilon(1),
-        (thresholds, every + 1, every),
-        drawn if z else None,
-        e.dp.delta,
-    )
+    scores = thresholds, every + 1, every
+    return _found(e, 1, budget.epsilon(1), scores, drawn if z else [])
 
 
 def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
@@ -172,7 +225,10 @@ def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
     assert isinstance(method, PFedLoRA)
     client = seen.clients(seen.numbers[-1])[0]
     n, epochs = len(seen.data(client).train), method.record_epochs(e)
-    spent = Spent(seen.run.client_store(client).folder, e, client, n, epochs)
+    folder = seen.run.client_store(client).folder
+    if not (folder / FILE).exists():  # of a site without a partition-id it is above
+        folder = folder.parent
+    spent = Spent(folder, e, client, n, epochs)
     if not spent.visits:
         notes.append(f"canaries: the account of client {client} is not here (clients/K/dp.json)")
         return None
@@ -203,10 +259,10 @@ def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:
     wanted = max(_NUMBERS, _ENOUGH * math.exp(min(epsilon, 20.0)))
     alone = [moved(nobody) for _ in range(max(2, min(visits, math.ceil(wanted / len(along)))))]
     size = noise.z * spent.steps**0.5
-    drawn = [{name: x / size for name, x in row.items()} for row in alone] if size else None
+    drawn = [{name: x / size for name, x in row.items()} for row in alone] if size else []
     # noise is as large in every direction: each number is a trial
     trials = scores(min(_MOST, max(_LEAST, visits))), np.concatenate([*map(_joined, alone)])
-    return _found("record", spent.steps, epsilon, (chosen, *trials), drawn, e.dp.delta)
+    return _found(e, spent.steps, epsilon, (chosen, *trials), drawn)
 
 
 def _canary(method: PFedLoRA, adapter: Adapter, clip: float) -> tuple[Tensor, Floats]:
