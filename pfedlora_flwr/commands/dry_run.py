@@ -87,10 +87,7 @@ def _partition(setup: Setup) -> Table:
         table.add_column(Text(name), justify="right")
     labels = np.asarray(dataset.labels)
     for k, split in enumerate(partition.clients[:_LISTED]):
-        counts = np.bincount(
-            labels[np.concatenate(split.parts)],
-            minlength=dataset.classes,
-        )
+        counts = np.bincount(labels[np.concatenate(split.parts)], minlength=dataset.classes)
         shown = [str(count or "·") for count in counts] if wide else [str(np.count_nonzero(counts))]
         owner = f" ({partition.owners[k]})" if partition.owners else ""
         table.add_row(Text(f"{k}{owner}"), *shown, str(counts.sum()))

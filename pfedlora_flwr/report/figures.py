@@ -131,10 +131,7 @@ def boxes(study: Study, scenario: Keys, folder: Place) -> Picture:
             box.set_facecolor(of_outcome(outcome)[0])
             box.set_alpha(0.4)
         axis.set_xticks(
-            range(1, len(outcomes) + 1),
-            [o.title for o in outcomes],
-            rotation=25,
-            ha="right",
+            range(1, len(outcomes) + 1), [o.title for o in outcomes], rotation=25, ha="right"
         )
         axis.set_ylabel(f"client's test {words.score(score)} ({words.unit(score)})")
         axis.set_title(words.keys(scenario))

@@ -38,12 +38,7 @@ def figures(study: Study, folder: style.Place) -> list[Picture]:
 
 
 def _picture(
-    study: Study,
-    folder: style.Place,
-    name: str,
-    differences: Differences,
-    label: str,
-    text: str,
+    study: Study, folder: style.Place, name: str, differences: Differences, label: str, text: str
 ) -> list[Picture]:
     panels = _panels(study, differences)
     if not panels:
