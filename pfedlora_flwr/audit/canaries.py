@@ -157,14 +157,8 @@ def _of_rounds(seen: Seen, notes: list[str]) -> DPAudit | None:
         drawn.append(row)
     every = np.concatenate(away)
     thresholds = 1 + z * np.linspace(-2, 3, _THRESHOLDS)
-    return _found(
-        e.dp.level,
-        1,
-        budget.epsilon(1),
-        (thresholds, every + 1, every),
-        drawn if z else None,
-        e.dp.delta,
-    )
+    scores = thresholds, every + 1, every
+    return _found(e.dp.level, 1, budget.epsilon(1), scores, drawn if z else None, e.dp.delta)
 
 
 def _of_records(seen: Seen, notes: list[str]) -> DPAudit | None:

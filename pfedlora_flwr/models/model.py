@@ -141,31 +141,35 @@ def state_outside(module: nn.Module, left_out: Set[str]) -> dict[str, Tensor]:
 
 
 class WithLast(ClientModel):
-    """A model whose head is its layer `last`."""
+    """A model whose head is one layer of its own."""
 
+    head_name: ClassVar[str] = "last"
+    """The layer's attribute."""
     last: nn.Linear
 
     def head(self, representation: Tensor) -> Tensor:
-        return self.last(representation)
+        return self.last_layer()(representation)
 
     def last_layer(self) -> nn.Linear:
-        return self.last
+        layer: nn.Linear = getattr(self, self.head_name)
+        return layer
 
     def drop_last_layer(self) -> None:
-        del self.last
+        delattr(self, self.head_name)
 
     def with_last(self, layer: nn.Linear) -> Self:
         other = twin(self)
-        other.last = layer
+        setattr(other, self.head_name, layer)
         return other
 
 
-class Family(ClientModel):
+class Family(WithLast):
     """The families' common code: FC1 and FC2, each followed by a ReLU, and FC3.
 
     R is the output of FC2, with the same width in a family. Such a model can also be split after
     FC1 (`trunk` and `rest`), whose width differs between models."""
 
+    head_name = "fc3"
     kind: ClassVar[Kind]
     """The kind of inputs."""
     trunk_width: int
@@ -183,20 +187,6 @@ class Family(ClientModel):
 
     def encode(self, inputs: Tensor) -> Tensor:
         return torch.relu(self.fc2(self.trunk(inputs)))
-
-    def head(self, representation: Tensor) -> Tensor:
-        return self.fc3(representation)
-
-    def last_layer(self) -> nn.Linear:
-        return self.fc3
-
-    def drop_last_layer(self) -> None:
-        del self.fc3
-
-    def with_last(self, layer: nn.Linear) -> Self:
-        other = twin(self)
-        other.fc3 = layer
-        return other
 
 
 def twin(module: Module) -> Module:

@@ -328,15 +328,14 @@ def file_of(named: Named, way: str = "") -> Path:
     try:
         if named.library == "timm":
             about = library.get_pretrained_cfg(named.architecture)
-            if about:
-                source = (about.hf_hub_id or "", about.hf_hub_filename or "", about.url or "")
-            else:
-                source = ("", "", "")
+            places = ("hf_hub_id", "hf_hub_filename", "url")
+            source = [getattr(about, place, None) or "" for place in places]
         else:
-            source = ("", "", library.get_model_weights(named.architecture).DEFAULT.url)
+            source = ["", "", library.get_model_weights(named.architecture).DEFAULT.url]
     except (RuntimeError, AttributeError, ValueError) as error:
         raise UserError(f"model {str(named)!r}: {_in_a_line(error)}") from None
-    return weights.fetched(str(named), *source, way)
+    repository, filename, url = source
+    return weights.fetched(str(named), repository, filename, url, way)
 
 
 def _in_a_line(error: BaseException) -> str:

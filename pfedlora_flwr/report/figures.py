@@ -94,15 +94,9 @@ def curves(study: Study, scenario: Keys, folder: Place) -> Picture:
     if any(len(o.runs) > 1 for o in outcomes):
         spread = "; the band reaches from the lowest to the highest seed. "
     caption += spread + (_SILENT if any(_silent(o) for o in outcomes) else "")
-    return Picture(path, (caption + _untold(outcomes)).strip())
-
-
-def _untold(outcomes: Sequence[Outcome]) -> str:
-    """Which methods are not drawn against operations, and why; empty: all are."""
-    left_out = [o.title for o in outcomes if not tells_operations(o)]
-    if not left_out:
-        return ""
-    return f"Not against operations, which are not known: {', '.join(left_out)}. "
+    if left_out := [o.title for o in outcomes if not tells_operations(o)]:
+        caption += f"Not against operations, which are not known: {', '.join(left_out)}."
+    return Picture(path, caption.strip())
 
 
 def boxes(study: Study, scenario: Keys, folder: Place) -> Picture:
