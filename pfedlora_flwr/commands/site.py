@@ -195,12 +195,10 @@ def _summary(place: Path, lines: list[dict[str, Any]]) -> tuple[list[tuple[str, 
     ]
     folder = place.expanduser()
     spent = Ledger(folder, Policy()).epsilon()
+    epsilon = "not bounded: a run had no dp" if spent is None else f"{spent:g}"
     facts = [
         ("runs", str(len(runs))),
-        (
-            "ε of all runs together",
-            "not bounded: a run had no dp" if spent is None else f"{spent:g}",
-        ),
+        ("ε of all runs together", epsilon),
         ("disk", size(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))),
         ("last message", _clock(lines[-1]["time"]) if lines else "none"),
         ("policy at the last message", (lines[-1].get("policy") if lines else "") or "none"),

@@ -9,6 +9,7 @@ from typing import ClassVar, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.training.kinds import Kind
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -44,8 +45,8 @@ class ClientModel(nn.Module):
         raise NotImplementedError
 
     def head(self, representation: Tensor) -> Tensor:
-        """R → logits, [B, classes]."""
-        raise NotImplementedError
+        """R → logits, [B, classes]: by the last layer."""
+        return self.last_layer()(representation)
 
     def last_layer(self) -> nn.Linear:
         """The layer that computes the logits."""
@@ -147,9 +148,6 @@ class WithLast(ClientModel):
     """The layer's attribute."""
     last: nn.Linear
 
-    def head(self, representation: Tensor) -> Tensor:
-        return self.last_layer()(representation)
-
     def last_layer(self) -> nn.Linear:
         layer: nn.Linear = getattr(self, self.head_name)
         return layer
@@ -176,6 +174,13 @@ class Family(WithLast):
     """The width of FC1's output."""
     fc2: nn.Linear
     fc3: nn.Linear
+
+    def connect(self, inputs: int, widths: tuple[int, int], classes: int) -> None:
+        """Makes FC1 to FC3 behind so many numbers. widths: of the outputs of FC1 and FC2."""
+        self.trunk_width, self.width = widths
+        self.fc1 = Linear(inputs, self.trunk_width)
+        self.fc2 = Linear(self.trunk_width, self.width)
+        self.fc3 = Linear(self.width, classes)
 
     def trunk(self, inputs: Tensor) -> Tensor:
         """[B, *shape] → the output of FC1."""

@@ -228,19 +228,12 @@ def _curve(
         axis.axhline(mean[-1], color=colour, linestyle=line, linewidth=1.0, label=outcome.title)
         return
     first = next(i for i in known if xs[i] > 0 or scale != "log")
-    axis.plot(
-        xs[first:],
-        mean[first:],
-        color=colour,
-        linestyle=line,
-        marker=marker,
-        markevery=max(1, (len(xs) - first) // 6),  # about six on a line
-        label=outcome.title,
-    )
+    look = {"color": colour, "label": outcome.title}
+    every = max(1, (len(xs) - first) // 6)  # about six on a line
+    axis.plot(xs[first:], mean[first:], linestyle=line, marker=marker, markevery=every, **look)
     if len(runs) > 1:
         low, high = ([pick(values) for values in zip(*ys, strict=True)] for pick in (min, max))
-        look = {"color": colour, "alpha": 0.15, "linewidth": 0, "label": outcome.title}
-        axis.fill_between(xs[first:], low[first:], high[first:], **look)
+        axis.fill_between(xs[first:], low[first:], high[first:], alpha=0.15, linewidth=0, **look)
 
 
 def _ticks(axis: Any, label: str, scale: str) -> None:
