@@ -52,14 +52,10 @@ def show(run: RunDirectory, found: Audit, out: Console) -> None:
     for name in ("told", "by", "attack", "AUC", "95 % interval", "TPR, 1 % FPR"):
         table.add_column(name, justify="left" if name in ("told", "by", "attack") else "right")
     for what, source, attack, measured in _lines(found):
-        table.add_row(
-            what,
-            source,
-            attack,
-            f"{measured['auc']:.3f}",
-            "–" if measured["low"] is None else f"{measured['low']:.2f} – {measured['high']:.2f}",
-            f"{measured['tpr_at_1pct']:.3f}",
-        )
+        low, high = measured["low"], measured["high"]
+        interval = "–" if low is None else f"{low:.2f} – {high:.2f}"
+        auc, rate = f"{measured['auc']:.3f}", f"{measured['tpr_at_1pct']:.3f}"
+        table.add_row(what, source, attack, auc, interval, rate)
     last = found["rounds"][-1]
     if len(found["rounds"]) == 1:
         rounds = f"round {last}"
@@ -85,22 +81,16 @@ def _beside(found: Audit) -> str:
         what = "a client in one noised sum"
     else:
         what = f"a record in one visit of {dp['steps']} steps"
-    drawn = (
-        f"; the drawn noise is {dp['deviation']:.4g} of what the keys say"
-        f" (standard deviation, {dp['numbers']} numbers)"
-        if dp["deviation"] is not None
-        else ""
-    )
-    return (
+    told = (
         f"dp: ε of {what}: {upper} by the accountant, at least {dp['lower']:.4g} by canaries"
         f" ({dp['trials']} trials, 99.9 % confidence; so many show {dp['ceiling']:.4g} at most)"
-        + (
-            ": they can show no fault"
-            if dp["epsilon"] is None or dp["ceiling"] <= dp["epsilon"]
-            else ""
-        )
-        + drawn
     )
+    if dp["epsilon"] is None or dp["ceiling"] <= dp["epsilon"]:
+        told += ": they can show no fault"
+    if dp["deviation"] is not None:
+        told += f"; the drawn noise is {dp['deviation']:.4g} of what the keys say"
+        told += f" (standard deviation, {dp['numbers']} numbers)"
+    return told
 
 
 def _broken(found: Audit) -> str:

@@ -69,9 +69,8 @@ def _models(method: Method) -> Table:
         representation = str(width) if width == necked else f"{width} → {necked}"
         counts = [sum(p.numel() for p in module.parameters()) for module in (kept, own)]
         clients = len(range(k, e.clients, len(method.model_names)))
-        table.add_row(
-            Text(str(model)), str(clients), representation, *(f"{count:,}" for count in counts)
-        )
+        told = representation, *(f"{count:,}" for count in counts)
+        table.add_row(Text(str(model)), str(clients), *told)
     return table
 
 
@@ -105,16 +104,15 @@ def _costs(config: RunConfig, held: Resources) -> list[str]:
         f"held out: clients {some([str(k) for k in e.held_out_clients], _LISTED)}, adapted in"
         f" {e.held_out.rounds} visits with {e.held_out.samples} samples; not in the estimates"
     ]
+    states = f" and the server's {e.clients} states" if estimate.state_bytes(config) else ""
+    uploads = " and all uploads" if estimate.upload_bytes(config) else ""
+    sent = f"{megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down"
+    disk = megabytes(estimate.disk([config]))
     return [
         *(held_out if e.held_out.clients else []),
-        (
-            f"a round: {e.sampled} of {e.trained_clients} clients, at most"
-            f" {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down"
-        ),
+        f"a round: {e.sampled} of {e.trained_clients} clients, at most {sent}",
         f"trained by: {held.words()}",
-        (f"time: about {duration(seconds)} for {e.rounds} rounds (a guess: no run has been timed)"),
-        f"memory: about {(held.actors + 1) * _ACTOR / 1e9:.1f} GB for {held.actors} actors" + free,
-        f"disk: at most {megabytes(estimate.disk([config]))} for the clients' models"
-        + (f" and the server's {e.clients} states" if estimate.state_bytes(config) else "")
-        + (" and all uploads" if estimate.upload_bytes(config) else ""),
+        f"time: about {duration(seconds)} for {e.rounds} rounds (a guess: no run has been timed)",
+        f"memory: about {(held.actors + 1) * _ACTOR / 1e9:.1f} GB for {held.actors} actors{free}",
+        f"disk: at most {disk} for the clients' models{states}{uploads}",
     ]

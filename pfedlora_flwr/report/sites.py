@@ -222,14 +222,9 @@ def figures(study: Study, found: Sequence[Finding], folder: style.Place) -> list
             axis.plot(ends, [place, place], color=colour, linewidth=1.6)
             axis.plot(ends[0], place, "o", color=colour, markerfacecolor="white", markersize=5)
             axis.plot(ends[1], place, marker, color=colour, markersize=5)
-            axis.annotate(
-                f"{100 * site.gain.mean:+.1f}",
-                (1.01, place),
-                xycoords=("axes fraction", "data"),
-                va="center",
-                color=colour,
-                fontsize=7,
-            )
+            gain, beside = f"{100 * site.gain.mean:+.1f}", ("axes fraction", "data")
+            look: dict[str, Any] = {"va": "center", "color": colour, "fontsize": 7}
+            axis.annotate(gain, (1.01, place), xycoords=beside, **look)
         labels = [f"{s.name} ({s.rows:.0f} rows)" if s.rows else s.name for s in of]
         axis.set_yticks(range(len(of)), style.literal(labels))
         axis.set_ylim(len(of) - 0.4, -0.6)
