@@ -500,9 +500,7 @@ def align(
         None, "FILE", "Write the principal directions of these inputs, public ones."
     ),
     anchors: str | None = option(
-        None,
-        "DATA",
-        "Write anchors first: public inputs of this dataset, whose labels are unused.",
+        None, "DATA", "Write anchors first: public inputs of this dataset, whose labels are unused."
     ),
     reference: str | None = option(None, "MODEL", "The model onto which anchors map others."),
     output: Path | None = option(None, "FILE", "Where anchors are written."),

@@ -150,11 +150,6 @@ def adapt(
     source = place.path if isinstance(place, Run) else absolute(place)
     with available(given.objects), as_it_was():
         row = adapting.adapt(
-            source,
-            folder,
-            client=client,
-            samples=samples,
-            overwrite=overwrite,
-            options=options,
+            source, folder, client=client, samples=samples, overwrite=overwrite, options=options
         )
     return Newcomer(folder, cast("dict[str, Any]", row), given)

@@ -167,9 +167,8 @@ class Run(Reported):
         """
         with available(self._given.objects), as_it_was():
             trained = self._trained(client)
-            logits = trained.logits(
-                inputs_of(trained, inputs, running.keys_of(named(**keys), Given()))
-            )
+            options = running.keys_of(named(**keys), Given())
+            logits = trained.logits(inputs_of(trained, inputs, options))
             if not bool(logits.isfinite().all()):
                 raise UserError(
                     f"the model of client {client} gives values that are not finite: its training"
@@ -370,22 +369,15 @@ class Comparison(Reported):
         rows = []
         with self._study() as study:
             for outcome in study.in_order():
-                alone = study.alone(outcome.scenario)
+                is_alone = outcome.method == "standalone"
+                alone = None if is_alone else study.alone(outcome.scenario)
+                difference = measures.paired(outcome.runs, alone.runs) if alone else None
+                sent = (run.result["communication"] for run in outcome.runs.values())
                 values = {
                     "accuracy": measures.accuracy(outcome.runs),
                     "final": measures.over_seeds(outcome, "accuracy/final"),
-                    "bytes": measures.estimate(
-                        [
-                            run.result["communication"]["bytes_up"]
-                            + run.result["communication"]["bytes_down"]
-                            for run in outcome.runs.values()
-                        ]
-                    ),
-                    "minus_standalone": (
-                        measures.paired(outcome.runs, alone.runs)
-                        if alone and outcome.method != "standalone"
-                        else None
-                    ),
+                    "bytes": measures.estimate([c["bytes_up"] + c["bytes_down"] for c in sent]),
+                    "minus_standalone": difference,
                 }
                 row: dict[str, Any] = {**outcome.scenario, "method": outcome.method}
                 row["seeds"] = len(outcome.runs)

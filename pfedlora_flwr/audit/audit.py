@@ -32,11 +32,8 @@ def audit(run: RunDirectory) -> Audit:
         classes = audit_classes(seen)
         parts = audits.of_run(seen, notes)
     if seen.source == "sum":
-        notes.insert(
-            0,
-            "only the sum of the last round's uploads is audited: single ones were not kept"
-            " (audit.uploads)",
-        )
+        why = "single ones were not kept (audit.uploads)"
+        notes.insert(0, f"only the sum of the last round's uploads is audited: {why}")
     if e.noises_rounds and seen.source == "uploads":
         notes.append("uploads are as the server kept them, without noise, which ε does not cover")
     notes += seen.setup.shown

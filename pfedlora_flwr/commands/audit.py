@@ -52,14 +52,10 @@ def show(run: RunDirectory, found: Audit, out: Console) -> None:
     for name in ("told", "by", "attack", "AUC", "95 % interval", "TPR, 1 % FPR"):
         table.add_column(name, justify="left" if name in ("told", "by", "attack") else "right")
     for what, source, attack, measured in _lines(found):
-        table.add_row(
-            what,
-            source,
-            attack,
-            f"{measured['auc']:.3f}",
-            "–" if measured["low"] is None else f"{measured['low']:.2f} – {measured['high']:.2f}",
-            f"{measured['tpr_at_1pct']:.3f}",
-        )
+        low, high = measured["low"], measured["high"]
+        interval = "–" if low is None else f"{low:.2f} – {high:.2f}"
+        auc, rate = f"{measured['auc']:.3f}", f"{measured['tpr_at_1pct']:.3f}"
+        table.add_row(what, source, attack, auc, interval, rate)
     last = found["rounds"][-1]
     if len(found["rounds"]) == 1:
         rounds = f"round {last}"

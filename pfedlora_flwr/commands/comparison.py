@@ -24,15 +24,8 @@ def compare(
     has failed. Raises UserError."""
     bars = progress_bars(out, quiet=here)  # a bar would be drawn over a debugger
     try:
-        done = comparing.compare(
-            whole,
-            output,
-            here=here,
-            say=plain(out),
-            warn=err.print,
-            watch=watching(bars, out),
-            **asked,
-        )
+        asked |= {"say": plain(out), "warn": err.print, "watch": watching(bars, out)}
+        done = comparing.compare(whole, output, here=here, **asked)
     finally:
         if bars.live.is_started:  # otherwise it prints an empty line
             bars.stop()

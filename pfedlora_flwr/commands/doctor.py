@@ -153,19 +153,15 @@ def _torchvision() -> Check:
 
 def _commands() -> Check:
     try:
-        return Check(
-            "Flower's commands", ", ".join(tool(name) for name in ("flwr", "flower-superlink"))
-        )
+        return Check("Flower's commands", ", ".join(map(tool, ("flwr", "flower-superlink"))))
     except LaunchError as error:
         return Check("Flower's commands", "missing", str(error))
 
 
 def _cores() -> Check:
     physical = psutil.cpu_count(logical=False) or os.cpu_count()
-    return Check(
-        "cores",
-        f"{physical} physical, {os.cpu_count()} logical, of which this process may use {cores()}",
-    )
+    told = f"{physical} physical, {os.cpu_count()} logical, of which this process may use {cores()}"
+    return Check("cores", told)
 
 
 def _gpu() -> Check:
@@ -182,11 +178,8 @@ def _gpu() -> Check:
 
 def _memory() -> Check:
     free = psutil.virtual_memory().available
-    return Check(
-        "free memory",
-        f"{free / 1e9:.1f} GB",
-        "" if free > _LOW_MEMORY else "free some: an actor takes about 0.4 GB",
-    )
+    fix = "" if free > _LOW_MEMORY else "free some: an actor takes about 0.4 GB"
+    return Check("free memory", f"{free / 1e9:.1f} GB", fix)
 
 
 def _disks() -> Iterator[Check]:

@@ -70,9 +70,8 @@ def _models(method: Method) -> Table:
         representation = str(width) if width == necked else f"{width} → {necked}"
         counts = [sum(p.numel() for p in module.parameters()) for module in (kept, own)]
         clients = len(range(k, e.clients, len(method.model_names)))
-        table.add_row(
-            Text(str(model)), str(clients), representation, *(f"{count:,}" for count in counts)
-        )
+        told = representation, *(f"{count:,}" for count in counts)
+        table.add_row(Text(str(model)), str(clients), *told)
     return table
 
 
@@ -88,10 +87,7 @@ def _partition(setup: Setup) -> Table:
         table.add_column(Text(name), justify="right")
     labels = np.asarray(dataset.labels)
     for k, split in enumerate(partition.clients[:_LISTED]):
-        counts = np.bincount(
-            labels[np.concatenate(split.parts)],
-            minlength=dataset.classes,
-        )
+        counts = np.bincount(labels[np.concatenate(split.parts)], minlength=dataset.classes)
         shown = [str(count or "·") for count in counts] if wide else [str(np.count_nonzero(counts))]
         owner = f" ({partition.owners[k]})" if partition.owners else ""
         table.add_row(Text(f"{k}{owner}"), *shown, str(counts.sum()))
@@ -105,16 +101,15 @@ def _costs(config: RunConfig, held: Resources) -> list[str]:
     up, down = estimate.traffic(config)
     seconds = estimate.Speed(held.at_once).seconds(config)
     free = "" if held.nodes else f", of {psutil.virtual_memory().available / 1e9:.1f} GB free here"
+    states = f" and the server's {e.clients} states" if estimate.state_bytes(config) else ""
+    uploads = " and all uploads" if estimate.upload_bytes(config) else ""
+    sent = f"{megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down"
+    disk = megabytes(estimate.disk([config]))
     return [
         *plans.beside(e),
-        (
-            f"a round: {e.sampled} of {e.trained_clients} clients, at most"
-            f" {megabytes(e.sampled * up)} up and {megabytes(e.sampled * down)} down"
-        ),
+        f"a round: {e.sampled} of {e.trained_clients} clients, at most {sent}",
         f"trained by: {held.words()}",
-        (f"time: about {duration(seconds)} for {e.rounds} rounds (a guess: no run has been timed)"),
-        f"memory: about {(held.actors + 1) * _ACTOR / 1e9:.1f} GB for {held.actors} actors" + free,
-        f"disk: at most {megabytes(estimate.disk([config]))} for the clients' models"
-        + (f" and the server's {e.clients} states" if estimate.state_bytes(config) else "")
-        + (" and all uploads" if estimate.upload_bytes(config) else ""),
+        f"time: about {duration(seconds)} for {e.rounds} rounds (a guess: no run has been timed)",
+        f"memory: about {(held.actors + 1) * _ACTOR / 1e9:.1f} GB for {held.actors} actors{free}",
+        f"disk: at most {disk} for the clients' models{states}{uploads}",
     ]

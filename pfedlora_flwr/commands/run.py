@@ -35,12 +35,12 @@ def run(
     directory, shown = Path(config.execution.output), -1
     lines = engine == "local" or not out.is_terminal  # a bar would be drawn over a debugger
     progress = progress_bars(out, quiet=quiet or lines)
-    course = Course(
-        experiment,
-        lambda: (
-            Speed(1 if engine == "local" else resources(config).at_once).seconds(config) - START
-        ),
-    )
+
+    def guess() -> float:
+        at_once = 1 if engine == "local" else resources(config).at_once
+        return Speed(at_once).seconds(config) - START
+
+    course = Course(experiment, guess)
     task = progress.add_task(experiment.method, total=experiment.rounds, what=course.words())
 
     def show(state: Row | None, so_far: SoFar) -> None:
@@ -85,13 +85,5 @@ def run(
 def again(directory: Path, engine: str) -> str:
     """The command that goes on with the run, ready to paste in the folder that this one was given
     in."""
-    return shlex.join(
-        [
-            "pfedlora",
-            "run",
-            "--resume",
-            "-o",
-            f"output={from_here(directory)}",
-            *(["--engine", engine] if engine != "flower" else []),
-        ]
-    )
+    words = ["pfedlora", "run", "--resume", "-o", f"output={from_here(directory)}"]
+    return shlex.join(words + (["--engine", engine] if engine != "flower" else []))

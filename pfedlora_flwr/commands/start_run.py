@@ -126,12 +126,10 @@ def _without(
     way = plans.without(old, client_of(old, client), new)
     way.check()
     check_unchanged(old.experiment(), options, old.path)
-    lines = way.words()
-    if dry_run:
-        lines.append(f"it would run in {output}; nothing was started")
-    for line in lines:
+    for line in way.words():
         say(line)
     if dry_run:
+        say(f"it would run in {output}; nothing was started")
         return None
     if not superlink:
         raise UserError(f"{told} superlink=…: sites with data of their own are real nodes")

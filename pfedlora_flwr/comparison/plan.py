@@ -83,15 +83,10 @@ class Plan:
         check_regular(file)
         try:
             saved = from_json(file.read_text(encoding="utf-8"))
-            return cls(
-                saved["name"],
-                tuple(saved["seeds"]),
-                saved["tuning_seed"],
-                tuple(map(_cell, saved["cells"])),
-                tuple(saved.get("said", ())),
-                saved.get("verdict", {}),
-                saved.get("folds", 1),
-            )
+            seeds, cells = tuple(saved["seeds"]), tuple(map(_cell, saved["cells"]))
+            said = tuple(saved.get("said", ()))
+            rest = said, saved.get("verdict", {}), saved.get("folds", 1)
+            return cls(saved["name"], seeds, saved["tuning_seed"], cells, *rest)
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             raise UserError(
                 f"{file} cannot be read as the plan of a comparison; remove it: `compare` writes it"

@@ -167,14 +167,8 @@ class Comparison:
     def plan(self) -> Plan:
         """Its runs, for the file beside them."""
         verdict = {key: value for key, value in self.base.items() if key.startswith("verdict.")}
-        return Plan(
-            self.name,
-            self.seeds,
-            self.tuning_seed,
-            tuple(self.cells()),
-            verdict=verdict,
-            folds=self.folds,
-        )
+        what = self.name, self.seeds, self.tuning_seed, tuple(self.cells())
+        return Plan(*what, verdict=verdict, folds=self.folds)
 
     @cached_property
     def _grid(self) -> list[Cell]:

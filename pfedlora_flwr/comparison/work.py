@@ -251,14 +251,12 @@ class Work:
     def _outcome(self, cell: Cell) -> Outcome:
         """The cell's outcome, in which a run that failed before we began is tried again."""
         c = self.comparison
-        return outcome(
-            self.output,
-            cell,
-            c.seeds,
-            c.tuning_seed,
-            lambda directory, _: directory in self.failed,
-            str(c.base.get("verdict.score", "accuracy")),
-        )
+        score = str(c.base.get("verdict.score", "accuracy"))
+
+        def given_up(directory: Path, _: Missing) -> bool:
+            return directory in self.failed
+
+        return outcome(self.output, cell, c.seeds, c.tuning_seed, given_up, score)
 
     def everything(self) -> list[Job]:
         """Every run that this shard of the comparison may hold, done or not."""

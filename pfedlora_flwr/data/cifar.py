@@ -68,9 +68,8 @@ class Cifar:
             try:
                 table = pq.read_table(file, columns=["img", self.column])
                 for row in _progress(table["img"].to_pylist(), f"decoding {file.name}"):
-                    pixels = np.asarray(
-                        Image.open(io.BytesIO(row["bytes"])).convert("RGB"), np.uint8
-                    )
+                    image = Image.open(io.BytesIO(row["bytes"]))
+                    pixels = np.asarray(image.convert("RGB"), np.uint8)
                     if pixels.shape != (SIZE, SIZE, 3):
                         raise ValueError(f"an image of {pixels.shape}")
                     images.append(pixels)

@@ -60,9 +60,8 @@ def _arrays(where: str, rows: Dataset, how: Reading) -> Arrays:
     if not len(rows):
         raise UserError(f"{where}: it has no rows")
     label = _label(where, rows, how)
-    if how.text_column:
-        column = None
-    else:
+    column = None
+    if not how.text_column:
         column = (
             how.input_column
             or _only(where, rows, _IMAGE, "data.input-column", how)
@@ -155,10 +154,8 @@ def _files(where: str, rows: Dataset, column: str) -> Iterator[File]:
 
     own = rows.select_columns([column])
     if isinstance(rows.features[column], Image):
-        as_files = own.cast_column(column, Image(decode=False))
-    else:
-        as_files = own
-    for i, row in enumerate(as_files, 1):
+        own = own.cast_column(column, Image(decode=False))
+    for i, row in enumerate(own, 1):
         held = {"bytes": row[column]} if isinstance(row[column], bytes) else row[column] or {}
         if not (held.get("bytes") or held.get("path")):
             raise UserError(f"{where}: column {column!r} has no image in row {i}")
@@ -173,10 +170,9 @@ def _type(rows: Dataset, column: str) -> str:
     # an image, of which the file does not say it
     if isinstance(feature, dict) and "bytes" in feature:
         return _IMAGE
-    if type(feature).__name__ == "Value":
+    name = type(feature).__name__
+    if name == "Value":
         name = getattr(feature, "dtype", "")
-    else:
-        name = type(feature).__name__
     return _TYPES.get(name, name)
 
 

@@ -277,8 +277,7 @@ def _opened(file: Path | bytes, name: str) -> Iterator[Image]:
     PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
     try:
         with Image.open(
-            io.BytesIO(file) if isinstance(file, bytes) else file,
-            formats=_FORMATS,
+            io.BytesIO(file) if isinstance(file, bytes) else file, formats=_FORMATS
         ) as image:
             yield image
     except UserError:

@@ -110,8 +110,7 @@ class DataKeys(Section):
     """How a dataset is read."""
 
     label_column: str | None = key(
-        None,
-        "the label column; auto: `label`, for `hf:` the column of class labels",
+        None, "the label column; auto: `label`, for `hf:` the column of class labels"
     )
     input_column: str | None = key(
         None,
@@ -119,8 +118,7 @@ class DataKeys(Section):
         " all numeric columns",
     )
     text_column: str | None = key(
-        None,
-        "the column of texts, of `csv:`, `parquet:` and `hf:`; auto: none",
+        None, "the column of texts, of `csv:`, `parquet:` and `hf:`; auto: none"
     )
     max_tokens: int = key(
         64,
@@ -131,13 +129,10 @@ class DataKeys(Section):
         needs="data.text-column",
     )
     client_column: str | None = key(
-        None,
-        "the column that names a sample's owner (partition.kind=natural); auto: none",
+        None, "the column that names a sample's owner (partition.kind=natural); auto: none"
     )
     class_names: Listed[str] | None = key(
-        None,
-        "a table's classes in order; auto: its sorted labels",
-        form=Form("names", nonempty),
+        None, "a table's classes in order; auto: its sorted labels", form=Form("names", nonempty)
     )
     features: Listed[str] | None = key(
         None,
@@ -146,9 +141,7 @@ class DataKeys(Section):
         form=Form("names", nonempty),
     )
     drop: Listed[str] | None = key(
-        None,
-        "a table's columns that are no features; auto: none",
-        form=Form("names", nonempty),
+        None, "a table's columns that are no features; auto: none", form=Form("names", nonempty)
     )
     missing: str = key(
         "refuse",
@@ -168,19 +161,10 @@ class DataKeys(Section):
         " node, class-map in its node-config; empty: as they are spelt",
     )
     sep: str = key(
-        "comma",
-        "column separator of a CSV",
-        choices=("comma", "semicolon", "tab", "bar"),
+        "comma", "column separator of a CSV", choices=("comma", "semicolon", "tab", "bar")
     )
-    decimal: str = key(
-        "point",
-        "decimal separator in a CSV",
-        choices=("point", "comma"),
-    )
-    subfolders: bool = key(
-        False,
-        "include images in sub-folders of a class's folder (`folder:`)",
-    )
+    decimal: str = key("point", "decimal separator in a CSV", choices=("point", "comma"))
+    subfolders: bool = key(False, "include images in sub-folders of a class's folder (`folder:`)")
 
     def check(self) -> None:
         if self.sep == self.decimal:

@@ -126,13 +126,8 @@ class Site:
             how = reading_for(task, setup)
             if "class-map" in node_config:
                 how = replace(how, spelling=spelling_of(str(node_config["class-map"])))
-            dataset, split, constants = _own(
-                str(node_config["dataset"]),
-                how,
-                experiment,
-                client,
-                str(node_config.get("state-path", "")),
-            )
+            own_name, kept = (str(node_config.get(key, "")) for key in ("dataset", "state-path"))
+            dataset, split, constants = _own(own_name, how, experiment, client, kept)
             fingerprint = OWN
         else:
             dataset, partition = setup.dataset, setup.partition

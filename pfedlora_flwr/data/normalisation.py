@@ -117,11 +117,8 @@ def _of_floats(pieces: Iterable[Inputs]) -> tuple[Numbers, Numbers]:
         first = values[0, :, 0] if count == 0 else first
         values = values - first[:, None]
         new, own = values.shape[0] * values.shape[2], values.mean((0, 2))
-        squares = (
-            squares
-            + ((values - own[:, None]) ** 2).sum((0, 2))
-            + (own - mean) ** 2 * (count * new / (count + new))
-        )
+        squares = squares + ((values - own[:, None]) ** 2).sum((0, 2))
+        squares = squares + (own - mean) ** 2 * (count * new / (count + new))
         mean = mean + (own - mean) * (new / (count + new))
         count += new
     return first + mean, np.sqrt(squares / count)

@@ -33,20 +33,18 @@ class Split:
 
 Owned = Mapping[int, Indices]
 """By client, its samples."""
+Splits = dict[int, Split]
+"""By client, its samples in three parts."""
 _NAMED = 5
 
 
-def divided(
-    e: Experiment, dataset: Dataset, owned: Owned, known: Indices | None = None
-) -> dict[int, Split]:
+def divided(e: Experiment, dataset: Dataset, owned: Owned, known: Indices | None) -> Splits:
     """By client, its samples in three parts, before any is left out.
 
     known: the part that each sample of the dataset has already, 0 to 2, -1 for none: it keeps it.
     Raises UserError for a client that would have an empty part."""
-    if e.split.folds:
-        found = in_folds(e, dataset, owned)
-    else:
-        found = KINDS[e.split.kind](e, dataset, owned, known)
+    by_kind = KINDS[e.split.kind]
+    found = in_folds(e, dataset, owned) if e.split.folds else by_kind(e, dataset, owned, known)
     for client, split in found.items():
         if empty := [name for name, rows in zip(PARTS, split.parts, strict=True) if not len(rows)]:
             raise UserError(
@@ -56,7 +54,7 @@ def divided(
     return found
 
 
-def in_folds(e: Experiment, dataset: Dataset, owned: Owned) -> dict[int, Split]:
+def in_folds(e: Experiment, dataset: Dataset, owned: Owned) -> Splits:
     """Fold `split.fold` of each client's samples is for tests; every ninth of the others is for
     validation. All folds together test each sample once."""
     shares = (1,) * (e.split.folds or 1)
@@ -84,17 +82,13 @@ def dealt(e: Experiment, dataset: Dataset) -> Indices | None:
     return np.flatnonzero(_given(e, dataset) < 2)
 
 
-def at_random(
-    e: Experiment, dataset: Dataset, owned: Owned, known: Indices | None
-) -> dict[int, Split]:
+def at_random(e: Experiment, dataset: Dataset, owned: Owned, known: Indices | None) -> Splits:
     """Stratified by class."""
     labels, shares = np.asarray(dataset.labels), tuple(e.split.shares)
     return {k: stratified(labels, own, e.seed, k, known, shares) for k, own in owned.items()}
 
 
-def by_groups(
-    e: Experiment, dataset: Dataset, owned: Owned, known: Indices | None
-) -> dict[int, Split]:
+def by_groups(e: Experiment, dataset: Dataset, owned: Owned, known: Indices | None) -> Splits:
     """All samples of a group have one part. A group that several clients have has its part for all
     of them."""
     part = _of_clients(e, dataset, owned, known, tuple(e.split.shares))
@@ -120,9 +114,7 @@ def _of_clients(
     }
 
 
-def by_time(
-    e: Experiment, dataset: Dataset, owned: Owned, known: Indices | None
-) -> dict[int, Split]:
+def by_time(e: Experiment, dataset: Dataset, owned: Owned, known: Indices | None) -> Splits:
     """The earliest samples of each client are for training and the latest for tests; of data that
     have grown the new ones alone are divided so. Equal times stay in the order of the data."""
     times, shares = _values(e, dataset), np.cumsum(e.split.shares)
@@ -145,9 +137,7 @@ def by_time(
     return found
 
 
-def as_given(
-    e: Experiment, dataset: Dataset, owned: Owned, known: Indices | None
-) -> dict[int, Split]:
+def as_given(e: Experiment, dataset: Dataset, owned: Owned, known: Indices | None) -> Splits:
     """As the data says. Clients that were dealt training samples alone have of each class the same
     share of those for tests. Where nothing is for validation, every ninth sample of a class is
     taken from training."""
@@ -171,7 +161,7 @@ def as_given(
     return found
 
 
-KINDS: dict[str, Callable[[Experiment, Dataset, Owned, Indices | None], dict[int, Split]]] = {
+KINDS: dict[str, Callable[[Experiment, Dataset, Owned, Indices | None], Splits]] = {
     "random": at_random,
     "groups": by_groups,
     "time": by_time,

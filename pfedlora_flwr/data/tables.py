@@ -317,15 +317,8 @@ def with_inputs(
         counts = zip(features, np.isnan(inputs).sum(0).tolist(), strict=True)
         if lacking := [f"{name} ({count})" for name, count in counts if count]:
             notes.append(f"missing, filled by the {how.missing} of training: {some(lacking)}")
-    return Arrays(
-        inputs,
-        labels,
-        names,
-        owners,
-        feature_names=features,
-        notes=tuple(notes),
-        split=split_values(where, table, how),
-    )
+    found = Arrays(inputs, labels, names, owners, feature_names=features, notes=tuple(notes))
+    return found._replace(split=split_values(where, table, how))
 
 
 def _suspicious(

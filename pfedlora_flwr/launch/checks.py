@@ -116,32 +116,26 @@ def _trainable(start: Start) -> None:
 
 
 def _reach(start: Start) -> Iterable[str]:
-    e = start.config.experiment
-    if {*e.train} == {"all"}:
-        return ()
-    with user_code("method", e.method):
-        names = unreached(start.setup.method)
-    if not names:
-        return ()
-    return [
-        f"warning: {e.method} trains clients of {', '.join(names)} as standalone does: nothing"
-        f" before their head is trained, and what is shared cannot reach a prediction; {_WAYS_OUT}"
-    ]
+    e, names = start.config.experiment, list[str]()
+    if {*e.train} != {"all"}:
+        with user_code("method", e.method):
+            names = [*unreached(start.setup.method)]
+    if names:
+        yield (
+            f"warning: {e.method} trains clients of {', '.join(names)} as standalone does: nothing"
+            " before their head is trained, and what is shared cannot reach a prediction;"
+            f" {_WAYS_OUT}"
+        )
 
 
 def _precision(start: Start) -> Iterable[str]:
     """A line where this machine is many times slower with the run's `precision` than without."""
-    config = start.config
-    if (
-        config.experiment.precision != "bf16"
-        or (device := device_here(config)) is None
-        or not emulates_bf16(device)
-    ):
-        return []
-    return [
-        "warning: precision is bf16, for which this processor has no instructions: a round takes"
-        " many times as long as with fp32"
-    ]
+    wanted = start.config.experiment.precision == "bf16"
+    if wanted and (device := device_here(start.config)) and emulates_bf16(device):
+        yield (
+            "warning: precision is bf16, for which this processor has no instructions: a round"
+            " takes many times as long as with fp32"
+        )
 
 
 def _method(start: Start) -> Iterable[str]:

@@ -62,13 +62,7 @@ class LocalGrid(OneMachine):
         self._one = Lanes(1, torch.device("cpu"))
         self._lanes = lanes or self._one
         self._contexts = {
-            node: Context(
-                run_id=_RUN_ID,
-                node_id=node,
-                node_config=dict(config),
-                state=RecordDict(),
-                run_config=dict(run_config),
-            )
+            node: _context(node, config, run_config)
             for node, config in enumerate(node_configs, start=_FIRST_NODE)
         }
         self._waiting: list[Message] = []
@@ -135,6 +129,11 @@ class LocalGrid(OneMachine):
             )
 
 
+def _context(node: int, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> Context:
+    """Of a node, or of the server."""
+    return Context(_RUN_ID, node, dict(node_config), RecordDict(), dict(run_config))
+
+
 class _Log(logging.FileHandler):
     """A run's log. Where it cannot be written, as on a full disk, the run's own line says so."""
 
@@ -190,15 +189,8 @@ class LocalRun:
         config = dict(self._begin.wanted.flat())
         lanes = Lanes(x.lanes, device)
         grid = LocalGrid(client_app.app, nodes, config, replied, lanes)
-        context = Context(
-            run_id=_RUN_ID,
-            node_id=SUPERLINK_NODE_ID,
-            node_config={},
-            state=RecordDict(),
-            run_config=config,
-        )
         try:
-            server_app.serve(grid, context)
+            server_app.serve(grid, _context(SUPERLINK_NODE_ID, {}, config))
         except _NotShown as failure:
             raise failure.__cause__ or failure from None
         except Exception as error:  # its one line is in the result

@@ -116,13 +116,10 @@ class Simulation:
             self._for_workers(),
             [self.directory.logs, made(cache_root())],
         )
-        if self.config.execution.ray:
-            told = ""
-        else:
-            told = (
-                f"{cluster.ADDRESS} is set ({cluster.ADDRESS}={cluster.PRIVATE} keeps to this"
-                " machine): "
-            )
+        told = ""
+        if not self.config.execution.ray:
+            private = f"{cluster.ADDRESS}={cluster.PRIVATE} keeps to this machine"
+            told = f"{cluster.ADDRESS} is set ({private}): "
         return [f"{told}joins the Ray cluster at {self.cluster}: {self.resources.words()}"]
 
     def run(self, show: Callable[[Row | None, SoFar], None]) -> None:
@@ -174,17 +171,12 @@ class Simulation:
             '[superlink]\ndefault = "private"\n\n[superlink.private]\naddress ='
             f' "127.0.0.1:{self.port}"\ninsecure = true\n'
         )
-        options = ["--insecure", "--simulation", "--disable-runtime-dependency-installation"]
+        command = [tool("flower-superlink"), "--insecure", "--simulation"]
+        command += ["--disable-runtime-dependency-installation"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
         with self._superlink_log.open("wb") as log:
             self._superlink = subprocess.Popen(
-                [
-                    tool("flower-superlink"),
-                    *options,
-                    "--host",
-                    "127.0.0.1",
-                    "--port",
-                    str(self.port),
-                ],
+                command,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -273,9 +265,8 @@ class Simulation:
             own |= {cluster.JOB_CONFIG: cluster.job_config(self._for_workers()), **cluster.MERGED}
         elif len(str(self._home)) < _SHORT:
             own["RAY_TMPDIR"] = str(self._home)  # so that Ray's sessions go when we go
-        if named_modules(
-            self.config.flat()
-        ):  # a user's own module may lie in the working directory
+        # a user's own module may lie in the working directory
+        if named_modules(self.config.flat()):
             own["PYTHONPATH"] = code_path()
         return environment(here=True, **own)
 

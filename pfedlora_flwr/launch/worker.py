@@ -192,12 +192,7 @@ def _carry_out(told: dict[str, Any]) -> None:
     os.close(nowhere)
     Thread(target=_listen, daemon=True).start()
     try:
-        execute(
-            run_config(told["config"]),
-            lambda *_: None,
-            lambda _: None,
-            engine=told["engine"],
-        )
+        execute(run_config(told["config"]), lambda *_: None, lambda _: None, engine=told["engine"])
     except UserError as error:
         sys.exit(str(error))
 

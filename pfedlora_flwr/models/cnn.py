@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.errors import UserError
-from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.models.model import Family
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import IMAGES
@@ -47,10 +46,7 @@ class CNN(Family):
             )
         self.conv1 = nn.Conv2d(channels, 16, KERNEL)
         self.conv2 = nn.Conv2d(16, filters, KERNEL)
-        self.fc1 = Linear(rows * columns * filters, width)
-        self.fc2 = Linear(width, width_fc2)
-        self.fc3 = Linear(width_fc2, task.classes)
-        self.width, self.trunk_width = width_fc2, width
+        self.connect(rows * columns * filters, (width, width_fc2), task.classes)
 
     def trunk(self, inputs: Tensor) -> Tensor:
         # of 32 × 32: [B, 16, 14, 14]

@@ -3,7 +3,7 @@ clients share."""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
 from pfedlora_flwr.models.model import ClientModel
 
@@ -18,9 +18,6 @@ class Composite(ClientModel):
         self.small = small
         self.width = local.width
         self.description = f"{local.description} with a shared {small.description}"
-
-    def head(self, representation: Tensor) -> Tensor:
-        return self.last_layer()(representation)
 
     def last_layer(self) -> nn.Linear:
         return self.local.last_layer()

@@ -39,10 +39,7 @@ class MLP(Family):
         super().__init__()
         first, width = MLP_SHAPES[name]
         self.first = Linear(task.shape[0], first)
-        self.fc1 = Linear(first, width)
-        self.fc2 = Linear(width, width_fc2)
-        self.fc3 = Linear(width_fc2, task.classes)
-        self.width, self.trunk_width = width_fc2, width
+        self.connect(first, (width, width_fc2), task.classes)
 
     def trunk(self, inputs: Tensor) -> Tensor:
         return torch.relu(self.fc1(torch.relu(self.first(inputs))))
@@ -67,10 +64,7 @@ class Conv1d(Family):
             )
         self.conv1 = nn.Conv1d(channels, 16, 5, padding=2)
         self.conv2 = nn.Conv1d(16, filters, 5, padding=2)
-        self.fc1 = Linear(time // 2 // 2 * filters, width)
-        self.fc2 = Linear(width, width_fc2)
-        self.fc3 = Linear(width_fc2, task.classes)
-        self.width, self.trunk_width = width_fc2, width
+        self.connect(time // 2 // 2 * filters, (width, width_fc2), task.classes)
 
     def trunk(self, inputs: Tensor) -> Tensor:
         x = torch.relu(nn.functional.max_pool1d(self.conv1(inputs), 2))  # [B, 16, T/2]

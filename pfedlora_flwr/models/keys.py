@@ -49,9 +49,7 @@ class LoraKeys(Section):
     """LoRA inside a frozen encoder."""
 
     rank: Listed[int] = key(
-        "8",
-        "LoRA: rank r; several values are assigned in turn",
-        form=Form("integers ≥ 1", integer),
+        "8", "LoRA: rank r; several values are assigned in turn", form=Form("integers ≥ 1", integer)
     )
     alpha: float | None = key(
         None,

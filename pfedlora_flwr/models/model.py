@@ -9,6 +9,7 @@ from typing import ClassVar, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from pfedlora_flwr.models.linear import Linear
 from pfedlora_flwr.training.kinds import Kind
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -44,8 +45,8 @@ class ClientModel(nn.Module):
         raise NotImplementedError
 
     def head(self, representation: Tensor) -> Tensor:
-        """R → logits, [B, classes]."""
-        raise NotImplementedError
+        """R → logits, [B, classes]: by the last layer."""
+        return self.last_layer()(representation)
 
     def last_layer(self) -> nn.Linear:
         """The layer that computes the logits."""
@@ -141,37 +142,45 @@ def state_outside(module: nn.Module, left_out: Set[str]) -> dict[str, Tensor]:
 
 
 class WithLast(ClientModel):
-    """A model whose head is its layer `last`."""
+    """A model whose head is one layer of its own."""
 
+    head_name: ClassVar[str] = "last"
+    """The layer's attribute."""
     last: nn.Linear
 
-    def head(self, representation: Tensor) -> Tensor:
-        return self.last(representation)
-
     def last_layer(self) -> nn.Linear:
-        return self.last
+        layer: nn.Linear = getattr(self, self.head_name)
+        return layer
 
     def drop_last_layer(self) -> None:
-        del self.last
+        delattr(self, self.head_name)
 
     def with_last(self, layer: nn.Linear) -> Self:
         other = twin(self)
-        other.last = layer
+        setattr(other, self.head_name, layer)
         return other
 
 
-class Family(ClientModel):
+class Family(WithLast):
     """The families' common code: FC1 and FC2, each followed by a ReLU, and FC3.
 
     R is the output of FC2, with the same width in a family. Such a model can also be split after
     FC1 (`trunk` and `rest`), whose width differs between models."""
 
+    head_name = "fc3"
     kind: ClassVar[Kind]
     """The kind of inputs."""
     trunk_width: int
     """The width of FC1's output."""
     fc2: nn.Linear
     fc3: nn.Linear
+
+    def connect(self, inputs: int, widths: tuple[int, int], classes: int) -> None:
+        """Makes FC1 to FC3 behind so many numbers. widths: of the outputs of FC1 and FC2."""
+        self.trunk_width, self.width = widths
+        self.fc1 = Linear(inputs, self.trunk_width)
+        self.fc2 = Linear(self.trunk_width, self.width)
+        self.fc3 = Linear(self.width, classes)
 
     def trunk(self, inputs: Tensor) -> Tensor:
         """[B, *shape] → the output of FC1."""
@@ -183,20 +192,6 @@ class Family(ClientModel):
 
     def encode(self, inputs: Tensor) -> Tensor:
         return torch.relu(self.fc2(self.trunk(inputs)))
-
-    def head(self, representation: Tensor) -> Tensor:
-        return self.fc3(representation)
-
-    def last_layer(self) -> nn.Linear:
-        return self.fc3
-
-    def drop_last_layer(self) -> None:
-        del self.fc3
-
-    def with_last(self, layer: nn.Linear) -> Self:
-        other = twin(self)
-        other.fc3 = layer
-        return other
 
 
 def twin(module: Module) -> Module:

@@ -99,14 +99,8 @@ def without_path(said: ModelSpec) -> str:
         bare = str(Named(found.library, found.architecture, f"{_FILE}{Path(found.file).name}"))
     begun, colon, folder = said.lora_init.partition(":")
     kind, mark, file = said.representation.partition(":")
-    return str(
-        replace(
-            said,
-            name=bare,
-            lora_init=f"{begun}{colon}{Path(folder).name}",
-            representation=f"{kind}{mark}{Path(file).name}",
-        )
-    )
+    init, representation = f"{begun}{colon}{Path(folder).name}", f"{kind}{mark}{Path(file).name}"
+    return str(replace(said, name=bare, lora_init=init, representation=representation))
 
 
 @contextmanager
@@ -236,11 +230,11 @@ def _timm(named: Named, task: Task, state: weights.State) -> nn.Module:
     timm: Any = _library(named)
     channels, height, width = task.shape
     about = timm.get_pretrained_cfg(named.architecture)
-    fixed = {"img_size": (height, width)} if about and about.fixed_input_size else {}
+    own: dict[str, Any] = {"num_classes": task.classes, "in_chans": channels}
+    if about and about.fixed_input_size:
+        own["img_size"] = height, width
     if not state:
-        return timm.create_model(
-            named.architecture, num_classes=task.classes, in_chans=channels, **fixed
-        )
+        return timm.create_model(named.architecture, **own)
     found = layout(Named("timm", named.architecture, ""), task)
     # before timm, which names every tensor that does not fit
     weights.check(str(named), state, found, strict=bool(named.file))
@@ -251,14 +245,8 @@ def _timm(named: Named, task: Task, state: weights.State) -> nn.Module:
         "label_offset": 0,
         "input_size": (channels if first is None else first.shape[1], *about.input_size[1:]),
     }
-    module = timm.create_model(
-        named.architecture,
-        pretrained=True,
-        pretrained_cfg_overlay=told,
-        num_classes=task.classes,
-        in_chans=channels,
-        **fixed,
-    )
+    own |= {"pretrained": True, "pretrained_cfg_overlay": told}
+    module = timm.create_model(named.architecture, **own)
     module.pretrained_cfg.pop("state_dict", None)
     return module
 
@@ -328,15 +316,14 @@ def file_of(named: Named, way: str = "") -> Path:
     try:
         if named.library == "timm":
             about = library.get_pretrained_cfg(named.architecture)
-            if about:
-                source = (about.hf_hub_id or "", about.hf_hub_filename or "", about.url or "")
-            else:
-                source = ("", "", "")
+            places = ("hf_hub_id", "hf_hub_filename", "url")
+            source = [getattr(about, place, None) or "" for place in places]
         else:
-            source = ("", "", library.get_model_weights(named.architecture).DEFAULT.url)
+            source = ["", "", library.get_model_weights(named.architecture).DEFAULT.url]
     except (RuntimeError, AttributeError, ValueError) as error:
         raise UserError(f"model {str(named)!r}: {_in_a_line(error)}") from None
-    return weights.fetched(str(named), *source, way)
+    repository, filename, url = source
+    return weights.fetched(str(named), repository, filename, url, way)
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -39,9 +39,6 @@ class Parted(ClientModel):
     def encode(self, inputs: Tensor) -> Tensor:
         return self.module.encoder(inputs)  # type: ignore[operator]
 
-    def head(self, representation: Tensor) -> Tensor:
-        return self.module.head(representation)  # type: ignore[operator]
-
     def last_layer(self) -> nn.Linear:
         return self.module.head  # type: ignore[return-value]
 

@@ -129,9 +129,7 @@ def _built(said: ModelSpec, task: Task, width: int | None) -> ClientModel:
         model = text.build(bare, task, frozen=said.train != "all")
     elif ":" in bare:
         model = made(
-            bare,
-            "model",
-            lambda found: own.client_model(bare, task, own.construct(found, task)),
+            bare, "model", lambda found: own.client_model(bare, task, own.construct(found, task))
         )
     else:
         raise UserError(f"models names {bare!r}; allowed: {_allowed(task)}")

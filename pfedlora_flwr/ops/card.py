@@ -47,18 +47,14 @@ def card(trained: Trained, kind: str, file: str, difference: float) -> str:
     )
     data = client_data(trained.about, trained.experiment, trained.task)
     visits = counted(trained.version, "visit")
+    when = f"last in round {trained.round}"
     if "adapted_to" in trained.about:
         when = f"adapted in {visits} to the shared state of round {trained.round}"
-    else:
-        when = f"last in round {trained.round}"
-    versions = ", ".join(
-        f"{name} {version}" for name, version in trained.about["versions"].items() if version
-    )
+    versions = ", ".join(f"{name} {v}" for name, v in trained.about["versions"].items() if v)
     if kind == "peft":
+        head = f"It has {trained.task.classes} classes; a neck is part of the head"
         if trained.task.kind == TEXT:
             head = f"`{lora.HEAD}` is the head"
-        else:
-            head = f"It has {trained.task.classes} classes; a neck is part of the head"
         usage = (
             "`PeftModel.from_pretrained(model, FOLDER)`, where `model` is that of the base, with"
             f" its weights. {head}. Input: {_of_module(trained)}."

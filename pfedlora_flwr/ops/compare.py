@@ -203,14 +203,8 @@ def _stop_left_over(work: Work) -> None:
 def _warn_of_other_code(work: Work, warn: Say) -> None:
     """Says so where what is there already was made by other commits than this."""
     here = short(git_commit())
-    others = [
-        made
-        for made in commits(
-            read_about(RunDirectory(job.directory).config) for job in work.everything()
-        )
-        if made != here
-    ]
-    if others:
+    about = (read_about(RunDirectory(job.directory).config) for job in work.everything())
+    if others := [made for made in commits(about) if made != here]:
         by = ", ".join(made or "an unknown commit" for made in others)
         warn(
             f"warning: of these runs some were made by {by}, and this is"

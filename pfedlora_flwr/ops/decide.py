@@ -105,9 +105,7 @@ def decide(
         raise UserError(f"minutes is {minutes}; allowed: above 0")
     if taken := next((key for key in given if key in own), None):
         raise UserError(f"{taken} is set by decide itself: use {_OWN[taken]}")
-    if bool(superlink) == bool(table and sites and label) or bool(superlink) == bool(
-        table or sites
-    ):
+    if bool(superlink) in (bool(table and sites and label), bool(table or sites)):
         raise UserError(
             "decide needs a table with sites=… and label=…, or superlink=… and rows=…, where the"
             " nodes have the tables"

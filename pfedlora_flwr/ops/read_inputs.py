@@ -78,10 +78,7 @@ def reading_of(trained: Trained, options: Mapping[str, object], paths: Iterable[
 
 
 def read(
-    paths: Iterable[Path],
-    task: Task,
-    feature_names: tuple[str, ...],
-    how: Reading = _AS_IT_IS,
+    paths: Iterable[Path], task: Task, feature_names: tuple[str, ...], how: Reading = _AS_IT_IS
 ) -> Asked:
     """The inputs in these files for models of this Task.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,10 +75,8 @@ class _Home:
                 f"{self.folder} kept no uploads: set keep-uploads in the site's policy, and train"
             )
         site = Site.find(self.experiment, self.client, self.trained.about["site"])
-        if (site.own_data, site.fingerprint) != (
-            self.trained.own_data,
-            self.trained.about["partition"],
-        ):
+        known = self.trained.own_data, self.trained.about["partition"]
+        if (site.own_data, site.fingerprint) != known:
             raise UserError(f"the data of {site.dataset.name} is not what the model was trained on")
         size = self.uploads.trained(self.numbers[-1], self.client)
         train = drawn(site.split.train, size, self.experiment.seed, self.client)
@@ -89,14 +87,8 @@ class _Home:
 
     def round(self, number: int) -> SeenRound:
         before = self.uploads.state(number)
-        return _OwnRound(
-            self.method,
-            number,
-            [self.client],
-            before,
-            lambda client: self.uploads.read(number, client),
-            lambda: before,
-        )
+        read = partial(self.uploads.read, number)
+        return _OwnRound(self.method, number, [self.client], before, read, lambda: before)
 
     @cached_property
     def counts(self) -> Any:

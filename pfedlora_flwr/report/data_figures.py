@@ -58,15 +58,8 @@ def histogram(study: Study, scenario: Keys, folder: Place) -> Picture:
         if counts.size <= _NUMBERED:
             for (c, client), n in np.ndenumerate(counts):
                 if n:
-                    axis.text(
-                        client,
-                        c,
-                        n,
-                        ha="center",
-                        va="center",
-                        size=6,
-                        color="white" if 2 * n > counts.max() else "black",
-                    )
+                    colour = "white" if 2 * n > counts.max() else "black"
+                    axis.text(client, c, n, ha="center", va="center", size=6, color=colour)
         client_ticks(axis, partition)
         axis.set_ylabel("class")
         if dataset.classes <= _MOST_CLASSES:
@@ -107,12 +100,8 @@ def representations(study: Study, scenario: Keys, folder: Place) -> Picture:
         for axis, (title, run) in zip(axes.flat, runs.items(), strict=False):
             places, drawn = _embed(run, inputs)
             left_out = max(left_out, len(inputs) - len(drawn))
-            _scatter(
-                axis,
-                places,
-                np.concatenate([labels[client] for client in drawn]),
-                dataset.class_names,
-            )
+            shown = np.concatenate([labels[client] for client in drawn])
+            _scatter(axis, places, shown, dataset.class_names)
             axis.set_title(title)
         handles, names = axes.flat[0].get_legend_handles_labels()
         figure.legend(
@@ -261,6 +250,5 @@ def _embed(run: Run, inputs: Sequence[Inputs]) -> tuple[npt.NDArray[np.float32],
     # its threads wait for each other busily: on a machine with other work, many are far slower than
     # one
     with threadpool_limits(1):
-        return TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(
-            found
-        ), list(seen)
+        tsne = TSNE(2, perplexity=perplexity, init="pca", random_state=0)
+        return tsne.fit_transform(found), list(seen)

@@ -94,15 +94,9 @@ def curves(study: Study, scenario: Keys, folder: Place) -> Picture:
     if any(len(o.runs) > 1 for o in outcomes):
         spread = "; the band reaches from the lowest to the highest seed. "
     caption += spread + (_SILENT if any(_silent(o) for o in outcomes) else "")
-    return Picture(path, (caption + _untold(outcomes)).strip())
-
-
-def _untold(outcomes: Sequence[Outcome]) -> str:
-    """Which methods are not drawn against operations, and why; empty: all are."""
-    left_out = [o.title for o in outcomes if not tells_operations(o)]
-    if not left_out:
-        return ""
-    return f"Not against operations, which are not known: {', '.join(left_out)}. "
+    if left_out := [o.title for o in outcomes if not tells_operations(o)]:
+        caption += f"Not against operations, which are not known: {', '.join(left_out)}."
+    return Picture(path, caption.strip())
 
 
 def boxes(study: Study, scenario: Keys, folder: Place) -> Picture:
@@ -131,10 +125,7 @@ def boxes(study: Study, scenario: Keys, folder: Place) -> Picture:
             box.set_facecolor(of_outcome(outcome)[0])
             box.set_alpha(0.4)
         axis.set_xticks(
-            range(1, len(outcomes) + 1),
-            [o.title for o in outcomes],
-            rotation=25,
-            ha="right",
+            range(1, len(outcomes) + 1), [o.title for o in outcomes], rotation=25, ha="right"
         )
         axis.set_ylabel(f"client's test {words.score(score)} ({words.unit(score)})")
         axis.set_title(words.keys(scenario))
@@ -237,19 +228,12 @@ def _curve(
         axis.axhline(mean[-1], color=colour, linestyle=line, linewidth=1.0, label=outcome.title)
         return
     first = next(i for i in known if xs[i] > 0 or scale != "log")
-    axis.plot(
-        xs[first:],
-        mean[first:],
-        color=colour,
-        linestyle=line,
-        marker=marker,
-        markevery=max(1, (len(xs) - first) // 6),  # about six on a line
-        label=outcome.title,
-    )
+    look = {"color": colour, "label": outcome.title}
+    every = max(1, (len(xs) - first) // 6)  # about six on a line
+    axis.plot(xs[first:], mean[first:], linestyle=line, marker=marker, markevery=every, **look)
     if len(runs) > 1:
         low, high = ([pick(values) for values in zip(*ys, strict=True)] for pick in (min, max))
-        look = {"color": colour, "alpha": 0.15, "linewidth": 0, "label": outcome.title}
-        axis.fill_between(xs[first:], low[first:], high[first:], **look)
+        axis.fill_between(xs[first:], low[first:], high[first:], alpha=0.15, linewidth=0, **look)
 
 
 def _ticks(axis: Any, label: str, scale: str) -> None:

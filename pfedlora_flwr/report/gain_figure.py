@@ -39,12 +39,7 @@ def figures(study: Study, folder: style.Place) -> list[Picture]:
 
 
 def _picture(
-    study: Study,
-    folder: style.Place,
-    name: str,
-    differences: Differences,
-    label: str,
-    text: str,
+    study: Study, folder: style.Place, name: str, differences: Differences, label: str, text: str
 ) -> list[Picture]:
     panels = _panels(study, differences)
     if not panels:
@@ -73,12 +68,9 @@ def draw(panels: Mapping[str, Panel], folder: style.Place, name: str, label: str
             axis.set_title("" if title == words.ONE else title)
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
-        figure.legend(
-            handles=[_handle(kind, label) for kind in kinds],
-            loc="outside lower center",
-            ncols=len(kinds),
-            frameon=False,
-        )
+        handles = [_handle(kind, label) for kind in kinds]
+        look: dict[str, Any] = {"loc": "outside lower center", "frameon": False}
+        figure.legend(handles=handles, ncols=len(kinds), **look)
         return style.save(figure, folder, name)
 
 
@@ -105,12 +97,8 @@ def _draw(axis: Any, panel: Panel, kinds: list[str]) -> None:
     axis.axvline(0, color="#808080", linewidth=0.8)
     for place, found in enumerate(panel.values()):
         for kind, difference in found.items():
-            _bar(
-                axis,
-                difference,
-                place + 0.64 * ((kinds.index(kind) + 0.5) / len(kinds) - 0.5),
-                kind,
-            )
+            height = place + 0.64 * ((kinds.index(kind) + 0.5) / len(kinds) - 0.5)
+            _bar(axis, difference, height, kind)
     axis.set_yticks(range(len(panel)), list(panel))
     axis.set_ylim(len(panel) - 0.4, -0.6)
     axis.set_xlabel("points")
@@ -126,15 +114,8 @@ def _bar(axis: Any, difference: Estimate, height: float, kind: str) -> None:
             points, [height] * len(points), marker, color=colour, fillstyle="none", markersize=3
         )
     else:
-        axis.errorbar(
-            100 * difference.mean,
-            height,
-            xerr=100 * difference.half,
-            fmt=marker,
-            color=colour,
-            capsize=2,
-            elinewidth=1.0,
-        )
+        look = {"fmt": marker, "color": colour, "capsize": 2, "elinewidth": 1.0}
+        axis.errorbar(100 * difference.mean, height, xerr=100 * difference.half, **look)
 
 
 def _handle(kind: str, label: str) -> Any:

@@ -79,11 +79,7 @@ def methods(study: Study, scenario: Keys) -> list[Outcome]:
 
 def _row(study: Study, ours: Outcome) -> dict[str, str]:
     seeds = len(ours.runs)
-    row = {
-        "scenario": name_of(ours.scenario),
-        "method": ours.title,
-        "seeds": str(seeds),
-    }
+    row = {"scenario": name_of(ours.scenario), "method": ours.title, "seeds": str(seeds)}
     found = differences(study, ours)
     for kind in CONTROLS:
         is_alone = f" ({STANDALONE})" if _control(study, ours, kind)[0] else ""

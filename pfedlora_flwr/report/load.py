@@ -136,18 +136,14 @@ def load(paths: Iterable[Path], target: float | None = None, verdict: Keys | Non
         else:
             bare += _runs(path)
     outcomes += _arranged(bare)
-    if target is not None:
-        outcomes = [
-            replace(o, runs={seed: replace(run, target=target) for seed, run in o.runs.items()})
-            for o in outcomes
-        ]
     first = next((run.config.execution for o in outcomes for run in o.runs.values()), Execution())
     judged = first.flat() | judged | (verdict or {})
     score, margin = (find_key(k).parse(judged[k]) for k in ("verdict.score", "verdict.margin"))
-    outcomes = [
-        replace(o, runs={seed: run.judged_by(score) for seed, run in o.runs.items()})
-        for o in outcomes
-    ]
+
+    def taken(run: Run) -> Run:
+        return (run if target is None else replace(run, target=target)).judged_by(score)
+
+    outcomes = [replace(o, runs={k: taken(run) for k, run in o.runs.items()}) for o in outcomes]
     told = [run.result for o in outcomes for run in o.runs.values()]
     if told and not any(place(score) in of for of in told):
         raise UserError(

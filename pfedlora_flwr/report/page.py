@@ -112,18 +112,12 @@ def _figure(picture: Picture) -> str:
     drawn = picture.path.with_suffix(".svg").read_text(encoding="utf-8")
     drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL)
     width = _ZOOM * float(re.search(r'width="([\d.]+)pt"', drawn)[1])  # type: ignore[index]  # matplotlib always says it
-    style = (
-        f"width:{width:.0f}pt;max-width:100%;min-width:{min(_LEAST / _ZOOM * width, width):.0f}pt"
-    )
-    drawn = re.sub(
-        r'width="[\d.]+pt" height="[\d.]+pt"|height="[\d.]+pt" width="[\d.]+pt"',
-        f'style="{style}"',
-        drawn,
-        count=1,
-    )
-    drawn = drawn.replace("<svg ", f'<svg role="img" aria-label="{caption}" ', 1).replace(
-        "#000000", "currentColor"
-    )
+    least = min(_LEAST / _ZOOM * width, width)
+    style = f'style="width:{width:.0f}pt;max-width:100%;min-width:{least:.0f}pt"'
+    size = r'width="[\d.]+pt" height="[\d.]+pt"|height="[\d.]+pt" width="[\d.]+pt"'
+    drawn = re.sub(size, style, drawn, count=1)
+    drawn = drawn.replace("<svg ", f'<svg role="img" aria-label="{caption}" ', 1)
+    drawn = drawn.replace("#000000", "currentColor")
     drawn = re.sub(r'id="\w+:([^"]*)"', r'data-of="\1"', drawn)
     return (
         f'<figure{" class=broad" if width > _BROAD else ""} style="width:{width:.0f}pt"><div'

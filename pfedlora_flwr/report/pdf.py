@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import textwrap
 from collections.abc import Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 from pfedlora_flwr.report.style import fonts
@@ -51,14 +52,9 @@ def below(heading: str, inside: Sequence[str] | Table) -> list[str]:
         return told + [line for text in inside for line in textwrap.wrap(text, _LINE)]
     rows = (inside.columns, *inside.lines)
     cells = [[textwrap.wrap(cell, _CELL) or [""] for cell in row] for row in rows]
-    widths = [
-        max(len(part) for cell in column for part in cell) for column in zip(*cells, strict=True)
-    ]
-    return told + [
-        "  ".join(
-            (cell[n] if n < len(cell) else "").ljust(width)
-            for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in cells
-        for n in range(max(map(len, row)))
-    ]
+    widths = [max(map(len, chain(*column))) for column in zip(*cells, strict=True)]
+    for row in cells:
+        for parts in zip_longest(*row, fillvalue=""):
+            padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))
+            told.append("  ".join(padded).rstrip())
+    return told

@@ -96,6 +96,7 @@ def sentence(study: Study, found: Sequence[Finding]) -> str:
     best, of = shown
     lose = [site for site in of if site.gain.mean < 0]
     rows = worth_in_rows(study, best, of).get(None, "–")
+    more = f" On average the gain is worth {rows} more training rows a site." if rows != "–" else ""
     clearly = sum(site.gain.sign < 0 for site in lose)
     worst = min(of, key=lambda site: worth(best.score, site.ours))
     unit, out = words.unit(best.score), len(next(iter(best.ours.runs.values())).clients) - len(of)
@@ -105,12 +106,7 @@ def sentence(study: Study, found: Sequence[Finding]) -> str:
         f" with {best.ours.title} and {len(lose)} lose"
         + (f" ({clearly} by an interval that excludes 0)" if lose else "")
         + f"; the worst one then is {worst.name}, with {100 * worst.ours:.1f} {unit}"
-        f" ({best.base.removeprefix('training ')} {100 * worst.alone:.1f})."
-        + (
-            f" On average the gain is worth {rows} more training rows a site."
-            if rows != "–"
-            else ""
-        )
+        f" ({best.base.removeprefix('training ')} {100 * worst.alone:.1f})." + more
     )
 
 
@@ -221,21 +217,14 @@ def figures(study: Study, found: Sequence[Finding], folder: style.Place) -> list
     best, of = shown
     with style.panel((4.6, 0.9 + 0.22 * len(of))) as (figure, axis):
         for place, site in enumerate(of):
-            colour = _RED if site.gain.mean < 0 else _BLUE
+            colour, marker = (_RED, "v") if site.gain.mean < 0 else (_BLUE, "o")
             ends = [100 * site.alone, 100 * site.ours]
             axis.plot(ends, [place, place], color=colour, linewidth=1.6)
             axis.plot(ends[0], place, "o", color=colour, markerfacecolor="white", markersize=5)
-            axis.plot(
-                ends[1], place, "v" if site.gain.mean < 0 else "o", color=colour, markersize=5
-            )
-            axis.annotate(
-                f"{100 * site.gain.mean:+.1f}",
-                (1.01, place),
-                xycoords=("axes fraction", "data"),
-                va="center",
-                color=colour,
-                fontsize=7,
-            )
+            axis.plot(ends[1], place, marker, color=colour, markersize=5)
+            gain, beside = f"{100 * site.gain.mean:+.1f}", ("axes fraction", "data")
+            look: dict[str, Any] = {"va": "center", "color": colour, "fontsize": 7}
+            axis.annotate(gain, (1.01, place), xycoords=beside, **look)
         labels = [f"{s.name} ({s.rows:.0f} rows)" if s.rows else s.name for s in of]
         axis.set_yticks(range(len(of)), style.literal(labels))
         axis.set_ylim(len(of) - 0.4, -0.6)

@@ -108,20 +108,14 @@ class Table:
         numeric = self.numeric
 
         def line(tag: str, cells: Sequence[str]) -> str:
-            bold = (re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell)) for cell in cells)
-            texts = (_SECOND.sub(r"<u>\1</u>", cell) for cell in bold)
-            kinds = (
-                " ".join(
-                    kind for kind, has in (("n", right), ("loss", cell.startswith(LOSS))) if has
-                )
-                for right, cell in zip(numeric, cells, strict=True)
-            )
-            opened = (f'<{tag} class="{kind}">' if kind else f"<{tag}>" for kind in kinds)
-            return (
-                "<tr>"
-                + "".join(f"{tag_}{text}</{tag}>" for tag_, text in zip(opened, texts, strict=True))
-                + "</tr>"
-            )
+            made = ""
+            for right, cell in zip(numeric, cells, strict=True):
+                bold = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", html.escape(cell))
+                kind = " ".join(["n"] * right + ["loss"] * cell.startswith(LOSS))
+                opened = f'{tag} class="{kind}"' if kind else tag
+                text = _SECOND.sub(r"<u>\1</u>", bold)
+                made += f"<{opened}>{text}</{tag}>"
+            return f"<tr>{made}</tr>"
 
         body = "\n".join(line("td", cells) for cells in self.lines)
         text = re.sub(r"`(.+?)`", r"<code>\1</code>", html.escape(self.note))

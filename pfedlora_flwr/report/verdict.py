@@ -23,12 +23,7 @@ from pfedlora_flwr.report.measures import FEWEST, Estimate, bound
 from pfedlora_flwr.rng import numpy_generator
 
 ALPHA, POWER = 0.05, 0.8
-ENDINGS = HELPS, HARMS, SAME, OPEN = (
-    "helps",
-    "harms",
-    "no difference that matters",
-    "cannot tell",
-)
+ENDINGS = HELPS, HARMS, SAME, OPEN = ("helps", "harms", "no difference that matters", "cannot tell")
 _MOST_SEEDS = 1000
 _DRAWS = 2000
 _NODES = 200

@@ -71,13 +71,15 @@ def write_report(
         write_atomically(output / f"{table.name}.csv", table.csv().encode())
         write_atomically(output / f"{table.name}.tex", table.latex().encode())
     write_atomically(output / "runs.csv", tables.runs_csv(study).encode())
-    earlier = _figures_of(output / "report.md")
+    before = output / "report.md"
+    text = before.read_text(encoding="utf-8") if before.is_file() else ""
+    earlier = set(re.findall(r"^!\[.*\]\(([^/()\s]+)\.png\)$", text, re.MULTILINE))
     pictures, left_out = _draw(study, judged, output)
     for name in earlier - {picture.path.stem for picture in pictures}:
         style.remove(output, name)
     notes = [*_notes(study), *left_out]
     told, facts = opening.paragraphs(study, judged), opening.facts(study)
-    text = _markdown(study.name, told, facts, notes, found) + _markdown_figures(pictures)
+    text = _markdown(study.name, told, facts, notes, found, pictures)
     write_atomically(output / "report.md", text.encode())
     made = page(study.name, told, facts, notes, found, pictures)
     write_atomically(output / "report.html", made.encode())
@@ -156,6 +158,7 @@ def _markdown(
     facts: Sequence[tuple[str, str]],
     notes: Sequence[str],
     found: Sequence[Table],
+    pictures: Sequence[Picture],
 ) -> str:
     parts = [
         f"# {title}\n",
@@ -163,16 +166,7 @@ def _markdown(
         "".join(f"- {label}: {text}\n" for label, text in facts),
         *(f"{note}\n" for note in notes),
         *(table.markdown() for table in found),
+        "## Figures\n",
+        *(f"![{p.caption}]({p.path.name})\n\n{p.caption}\n" for p in pictures),
     ]
-    return "".join(f"{part}\n" for part in parts)
-
-
-def _figures_of(report: Path) -> set[str]:
-    """The names, without suffix, of the figures that a report on disk shows."""
-    text = report.read_text(encoding="utf-8") if report.is_file() else ""
-    return set(re.findall(r"^!\[.*\]\(([^/()\s]+)\.png\)$", text, re.MULTILINE))
-
-
-def _markdown_figures(pictures: Sequence[Picture]) -> str:
-    images = (f"![{p.caption}]({p.path.name})\n\n{p.caption}\n" for p in pictures)
-    return "\n".join(["## Figures\n", *images])
+    return "\n".join(parts)

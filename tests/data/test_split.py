@@ -89,7 +89,7 @@ def test_the_last_ones_are_for_tests_and_later_rows_are_divided_anew(
 ) -> None:
     e = from_flat({"split.kind": "time", "split.column": "t", "clients": 1})
     own = np.arange(len(times))
-    first = divided(e, data([0] * len(times), times), {0: own})[0]
+    first = divided(e, data([0] * len(times), times), {0: own}, None)[0]
     at = np.array([*times, *later])
     assert at[first.train].max() <= at[first.validation].min() <= at[first.validation].max()
     assert at[first.validation].max() <= at[first.test].min()
