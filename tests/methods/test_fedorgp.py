@@ -11,9 +11,9 @@ from torch import Tensor
 from pfedlora_flwr.methods.fedtgp import PrototypeNet
 from pfedlora_flwr.methods.method import Tensors
 from tests.conftest import keys_in
-from tests.methods import obvious, slow, slow_server
+from tests.methods import slow, slow_server
 from tests.methods.test_fedtgp import net_of
-from tests.plain import maker, samples
+from tests.plain import maker
 
 method = maker({"method": "fedorgp", "models": "cnn5", "batch-size": 8})
 KEYS: dict[str, object] = keys_in("fedorgp.lambda=2.0 fedorgp.server-lambda=0.7 fedorgp.gamma=1.5")
@@ -104,17 +104,3 @@ def test_vectors_of_zeros_have_finite_gradients() -> None:
     orgp.pull(representation, prototypes.detach()[:2]).sum().backward()
     assert torch.isfinite(prototypes.grad).all()
     assert torch.isfinite(representation.grad).all()
-
-
-def test_the_smallest_angle_is_another_predictor() -> None:
-    orgp, data = method(), samples([0] * 20)
-    model = orgp.private_init(0, 1)
-    assert orgp.other_predictors(model, orgp.download(orgp.state_init(0), 0, 1)) == {}
-    received = {
-        "classes": torch.tensor([1, 4, 8]),
-        "means": torch.randn(3, 500, generator=torch.Generator().manual_seed(0)),
-    }
-    scores = obvious.array(orgp.other_predictors(model, received)["prototype"](data.inputs))
-    for row, r in zip(scores, model.encode(data.inputs).detach(), strict=True):
-        cosines = [float(cosine(r, p)) for p in received["means"]]
-        assert int(row.argmax()) == [1, 4, 8][int(np.argmax(cosines))]
