@@ -3,8 +3,6 @@ angles to the others."""
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -75,22 +73,6 @@ def difference(wrong: str = "") -> float:
 
     return slow.largest_difference(
         turn, server, lambda state: {n: state[n] for n in ("classes", "means")}, **KEYS
-    )
-
-
-def test_server_loss_by_hand() -> None:
-    """Three orthogonal axes: a report on its own prototype's axis, and one halfway to a third
-    class's."""
-    orgp = method(classes=3, **{"fedorgp.server-lambda": 2.0, "fedorgp.gamma": 3.0})
-    axes = torch.eye(500)[:3] * torch.tensor([[5.0], [-1.0], [0.1]])
-    reports, labels = (
-        torch.stack([torch.eye(500)[0], torch.eye(500)[1] + torch.eye(500)[2]]),
-        torch.tensor([0, 1]),
-    )
-    s = (1 - np.sqrt(0.5)) / 2
-    d = (0 + 0 + 0 + np.sqrt(0.5)) / 4
-    assert float(orgp.server_loss(reports, labels)(reports, labels, axes)) == pytest.approx(
-        2 * (1 - s) + 3 * d
     )
 
 

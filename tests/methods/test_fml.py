@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.mutual import kl, small_model
+from pfedlora_flwr.methods.mutual import small_model
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.models.task import Task
-from tests.methods import obvious
 from tests.plain import make, maker, samples, visit
 
 method = maker({"method": "fml", "batch-size": 8})
 LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
-
-
-def test_kl_is_batchmean_and_its_peer_gets_no_gradient() -> None:
-    learner, peer = (
-        torch.randn(6, 4, generator=torch.Generator().manual_seed(i), requires_grad=True)
-        for i in (1, 2)
-    )
-    loss = kl(learner, peer)
-    assert loss.item() == pytest.approx(
-        obvious.kl(obvious.array(peer), obvious.array(learner)), rel=1e-5
-    )
-    loss.backward()
-    assert peer.grad is None
-    difference = [
-        obvious.softmax(q) - obvious.softmax(p)
-        for q, p in zip(obvious.array(learner), obvious.array(peer), strict=True)
-    ]
-    np.testing.assert_allclose(obvious.array(learner.grad), np.stack(difference) / 6, atol=1e-6)
-    assert kl(peer, peer).item() == pytest.approx(0, abs=1e-6)
 
 
 def test_a_step_is_one_step_of_each_model_with_its_own_optimiser() -> None:

@@ -217,6 +217,17 @@ def test_with_nothing_from_others_a_first_visit_is_standalones_to_the_bit(
     assert all(torch.equal(own[n], t) for n, t in tensors_of(twin).items())
 
 
+@pytest.mark.parametrize(("name", "passes"), [("pfedlora", 1), ("pfedes", 2)])
+def test_a_second_phase_changes_no_statistic_of_batch_normalisation(name: str, passes: int) -> None:
+    """passes: through the client's model in a step of the first phase."""
+    method = of(name, models="cnn5", **{"local-epochs": 3})
+    model: Any = method.private_init(0, 3)
+    norm = model.conv1 = nn.Sequential(model.conv1, nn.BatchNorm2d(16))
+    data, here = samples([0, 1, 2, 3] * 2), visit(method.experiment)
+    method.local_update(model.train(), method.state_init(5), data, here)
+    assert norm[1].num_batches_tracked == 3 * passes
+
+
 @pytest.mark.parametrize("name", [name for name in ANY_MODEL if name not in SUMS])
 def test_a_clients_own_model_starts_as_under_any_method(name: str) -> None:
     if registry.find(name).one_model:
