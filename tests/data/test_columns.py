@@ -27,18 +27,12 @@ from pfedlora_flwr.ops.evaluate import _load
 from pfedlora_flwr.runs.trained import Trained, _filled
 from pfedlora_flwr.training.kinds import IMAGES, SERIES, VECTORS, Kind
 
+pytestmark = pytest.mark.usefixtures("own_place")
+
 N = 40
 EVEN = np.arange(N) % 2
 SECONDS = 1.7e9 + np.arange(N)
 BYTES = np.random.default_rng(0).integers(0, 256, (N, 8, 8, 3), np.uint8)
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    datasets.load.cache_clear()
-    forget()
 
 
 def saved(feature: Any, values: list[Any]) -> str:

@@ -23,11 +23,7 @@ from pfedlora_flwr.data.normalisation import of_all_pixels
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
-    datasets.load.cache_clear()
+pytestmark = pytest.mark.usefixtures("own_place")
 
 
 def some(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -22,15 +22,10 @@ from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.trained import load_trained
 from tests.test_joining import serve
 
+pytestmark = pytest.mark.usefixtures("own_place")
+
 pd = pytest.importorskip("pandas")
 COLOURS = "red", "green", "blue=ish"
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    forget()
 
 
 def table(rows: int = 120, seed: int = 0, colours: tuple[str, ...] = COLOURS) -> Any:

@@ -20,23 +20,17 @@ from pyarrow import parquet
 import pfedlora_flwr as pf
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.remarks import _near
-from pfedlora_flwr.data.setup import CACHES, check_classes
+from pfedlora_flwr.data.setup import check_classes
 from pfedlora_flwr.data.source import Reading
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
+
+pytestmark = pytest.mark.usefixtures("own_place")
 
 Y = np.arange(60) % 3
 X = np.random.default_rng(0).normal(size=(60, 4)) + 2 * np.eye(4)[Y]
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 NAMES = ["ant", "bee", "cat"]
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    for cached in CACHES:
-        cached.cache_clear()
 
 
 def by_function(monkeypatch: pytest.MonkeyPatch, made: Callable[[], Any]) -> datasets.Dataset:

@@ -33,16 +33,10 @@ from pfedlora_flwr.training.kinds import SERIES, VECTORS
 from tests import wrong_made as made
 from tests.conftest import Call, keys_in, run_locally
 
+pytestmark = pytest.mark.usefixtures("own_place")
+
 SITES = ["north"] * 30 + ["east"] * 12 + ["west"] * 9
 LABELS = ["sick", "well", "sick"] * 17
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    datasets.load.cache_clear()
 
 
 def table() -> dict[str, list[object]]:

@@ -3,17 +3,15 @@ angles to the others."""
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
 from pfedlora_flwr.methods.fedtgp import PrototypeNet
 from pfedlora_flwr.methods.method import Tensors
 from tests.conftest import keys_in
-from tests.methods import obvious, slow, slow_server
+from tests.methods import slow, slow_server
 from tests.methods.test_fedtgp import net_of
-from tests.plain import maker, samples
+from tests.plain import maker
 
 method = maker({"method": "fedorgp", "models": "cnn5", "batch-size": 8})
 KEYS: dict[str, object] = keys_in("fedorgp.lambda=2.0 fedorgp.server-lambda=0.7 fedorgp.gamma=1.5")
@@ -78,22 +76,6 @@ def difference(wrong: str = "") -> float:
     )
 
 
-def test_server_loss_by_hand() -> None:
-    """Three orthogonal axes: a report on its own prototype's axis, and one halfway to a third
-    class's."""
-    orgp = method(classes=3, **{"fedorgp.server-lambda": 2.0, "fedorgp.gamma": 3.0})
-    axes = torch.eye(500)[:3] * torch.tensor([[5.0], [-1.0], [0.1]])
-    reports, labels = (
-        torch.stack([torch.eye(500)[0], torch.eye(500)[1] + torch.eye(500)[2]]),
-        torch.tensor([0, 1]),
-    )
-    s = (1 - np.sqrt(0.5)) / 2
-    d = (0 + 0 + 0 + np.sqrt(0.5)) / 4
-    assert float(orgp.server_loss(reports, labels)(reports, labels, axes)) == pytest.approx(
-        2 * (1 - s) + 3 * d
-    )
-
-
 def test_vectors_of_zeros_have_finite_gradients() -> None:
     orgp = method()
     prototypes, zeros = torch.rand(10, 500, requires_grad=True), torch.zeros(2, 500)
@@ -104,17 +86,3 @@ def test_vectors_of_zeros_have_finite_gradients() -> None:
     orgp.pull(representation, prototypes.detach()[:2]).sum().backward()
     assert torch.isfinite(prototypes.grad).all()
     assert torch.isfinite(representation.grad).all()
-
-
-def test_the_smallest_angle_is_another_predictor() -> None:
-    orgp, data = method(), samples([0] * 20)
-    model = orgp.private_init(0, 1)
-    assert orgp.other_predictors(model, orgp.download(orgp.state_init(0), 0, 1)) == {}
-    received = {
-        "classes": torch.tensor([1, 4, 8]),
-        "means": torch.randn(3, 500, generator=torch.Generator().manual_seed(0)),
-    }
-    scores = obvious.array(orgp.other_predictors(model, received)["prototype"](data.inputs))
-    for row, r in zip(scores, model.encode(data.inputs).detach(), strict=True):
-        cosines = [float(cosine(r, p)) for p in received["means"]]
-        assert int(row.argmax()) == [1, 4, 8][int(np.argmax(cosines))]

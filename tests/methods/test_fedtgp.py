@@ -3,8 +3,6 @@ gradients."""
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +12,7 @@ from pfedlora_flwr.methods.fedtgp import PrototypeNet
 from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.training.flops import count_operations
 from tests.methods import slow, slow_server
-from tests.plain import maker, samples
+from tests.plain import maker
 
 method = maker({"method": "fedtgp", "models": "cnn5", "batch-size": 8})
 KEYS: dict[str, object] = {"method": "fedtgp", "seed": slow_server.SEED, "fedtgp.lambda": 2.0}
@@ -124,24 +122,6 @@ def test_the_servers_operations_are_seen(batch: int) -> None:
     layer = 2 * 10 * 500 * 500
     assert operations.total == (2 * 2 if batch else 2) * 2 * 3 * layer + 2 * layer, (
         "steps of two layers, and P̂ at the end"
-    )
-
-
-def test_nearest_prototype_is_another_predictor() -> None:
-    tgp, data = method(), samples([0] * 20)
-    model = tgp.private_init(0, 1)
-    assert tgp.other_predictors(model, tgp.download(tgp.state_init(0), 0, 1)) == {}
-    rows = model.encode(data.inputs).detach()
-    # near some images each
-    received = {"classes": torch.tensor([1, 4, 8]), "means": rows[[3, 7, 11]]}
-    nearest = [
-        min((math.dist(row, p), c) for c, p in zip([1, 4, 8], received["means"], strict=True))[1]
-        for row in rows
-    ]
-    assert len(set(nearest)) == 3
-    assert (
-        tgp.other_predictors(model, received)["prototype"](data.inputs).argmax(1).tolist()
-        == nearest
     )
 
 

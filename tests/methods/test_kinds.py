@@ -124,47 +124,6 @@ def test_necks_stand_where_a_method_needs_one_width_and_models_have_another(name
     assert alike.shared_width == 16
 
 
-@pytest.mark.parametrize("name", [n for n in ANY_MODEL if n not in ("pfedes", *SUMS)])
-def test_what_a_user_froze_stays_frozen(name: str) -> None:
-    """In the second visit as in the first, and so in a model that stayed in memory as in one that
-    was loaded anew."""
-    task = Task(3, (9,))
-    models = "tests.models.modules:PartlyFrozen" + (
-        "" if registry.find(name).one_model else ",mlp5"
-    )
-    keys = {
-        "method": name,
-        "models": models,
-        "clients": 2,
-        "batch-size": 4,
-        "fedtgp.server-epochs": 2,
-        "fedmrl.representation-dim": 7,
-    }
-    method = registry.make(from_flat(keys), task)
-    model, fresh = method.private_init(0, 2), method.private_init(0, 2)
-    flags = [p.requires_grad for p in fresh.parameters()]
-    assert not all(flags)
-    state = method.state_init(1)
-    for round in (1, 2):
-        upload = method.local_update(
-            model.train(),
-            method.download(state, 0, round),
-            samples(task, 8, 0),
-            visit(method.experiment, 0, round),
-        )
-        state = method.aggregate({0: upload}, state, round)
-        assert [p.requires_grad for p in model.parameters()] == flags
-    local = getattr(model, "local", model)
-    frozen = [n for n, p in local.named_parameters() if not p.requires_grad]
-    assert frozen
-    started = method.private_init(0, 2)
-    begun = dict(getattr(started, "local", started).named_parameters())
-    moved = dict(local.named_parameters())
-    if not registry.find(name).one_model:  # where frozen parts are the server's
-        assert all(torch.equal(moved[n], begun[n]) for n in frozen)
-    assert any(not torch.equal(moved[n], begun[n]) for n in moved if n not in frozen)
-
-
 @pytest.mark.parametrize("name", ["fedgh", "fedre", "fedssa", "lg_fedavg"])
 def test_one_last_layer_has_a_bias_with_all_or_with_none(name: str) -> None:
     keys = {"method": name, "models": "tests.models.modules:Unbiased,mlp5", "clients": 2}

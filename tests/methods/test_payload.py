@@ -34,6 +34,7 @@ EQUAL = {
         "standalone": (0, 0),
         "fedmrl": (1_817_158, 1_826_248),
         "pfedes": (443, 443),
+        "pfedlora": (120_670, 126_160),
     },
 }
 """Parameters up, of 10 and 100 classes, and as many down."""

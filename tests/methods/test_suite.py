@@ -25,6 +25,11 @@ NO_REPORTS: list[tuple[Tensors, str]] = [
     ({"classes": torch.tensor([1, 3], dtype=torch.int32)}, "int32"),
     ({"classes": torch.tensor([[1], [3]])}, "classes"),
     ({"extra": torch.zeros(1)}, "extra"),
+    ({"classes": torch.zeros(0, dtype=torch.int64), "means": torch.zeros(0, 500)}, "expected some"),
+    (  # their differences overflow to what is positive
+        {"classes": torch.tensor([0, 2**63 - 1, -(2**63), -1, 5]), "means": torch.zeros(5, 500)},
+        "ascending",
+    ),
 ]
 WIDTHS = {"fd": 10, "fedproto": 16, "fedssa": 17, "fedgh": 16, "fedtgp": 16, "fedorgp": 16}
 """Methods that report a row a class, and its length."""
@@ -152,14 +157,39 @@ def test_what_is_no_report_of_rows_is_refused(
     if name == "fedproto" and "counts" in change:
         pytest.skip("it has them: tests/methods/test_fedproto.py")
     good |= {"counts": torch.tensor([2, 3])} if name == "fedproto" else {}
-    if (means := change.get("means")) is not None:
-        change = {"means": means.new_zeros(len(means), means.shape[1] - 500 + width)}
     state = method.state_init(0)
     method.check(Upload(good, 5), state, 0)
+    if (means := change.get("means")) is not None:
+        change = change | {"means": means.new_zeros(len(means), means.shape[1] - 500 + width)}
+        good |= {"counts": torch.ones(len(means)).long()} if name == "fedproto" else {}
     with pytest.raises(Refused, match=word):
         method.check(Upload(good | change, 5), state, 0)
     row = 8 + 4 * width + (8 if name == "fedproto" else 0)
     assert method.largest_upload(state) == 10 * row
+
+
+@pytest.mark.parametrize("name", ["fedproto", "fedtgp", "fedorgp"])
+def test_the_nearest_prototype_is_another_predictor(name: str) -> None:
+    """By its distance; of fedorgp by its angle. Before there is one there is no such predictor."""
+    method, data = of(name, models="cnn5"), samples([0] * 20)
+    model = method.private_init(0, 1)
+    assert method.other_predictors(model, method.download(method.state_init(0), 0, 1)) == {}
+    rows = model.encode(data.inputs).detach()
+    means = rows[[3, 7, 11]]  # near some images each, and nearer to none than zeros, which are none
+    if name == "fedorgp":
+        means -= 2 * rows.mean(0)
+    else:
+        means[:, (rows == 0).all(0)] = 10.0
+    scores = method.other_predictors(model, {"classes": torch.tensor([1, 4, 8]), "means": means})
+    found = scores["prototype"](data.inputs)
+    assert found.shape == (20, 10)
+    assert not found.isnan().any()
+    unit = [t / t.square().sum(1, keepdim=True).sqrt() for t in (rows, means)]
+    near = unit[0] @ unit[1].T if name == "fedorgp" else -torch.cdist(rows, means)
+    nearest = [[1, 4, 8][int(i)] for i in near.argmax(1)]
+    assert found.argmax(1).tolist() == nearest
+    assert len(set(nearest)) > 1
+    assert float(near.max()) < (0 if name == "fedorgp" else -float(rows.norm(dim=1).max()))
 
 
 @pytest.mark.parametrize(
@@ -185,6 +215,17 @@ def test_with_nothing_from_others_a_first_visit_is_standalones_to_the_bit(
     alone.local_update(twin, {}, data, visit(method.experiment, 1))
     own = tensors_of(getattr(model, "local", model))
     assert all(torch.equal(own[n], t) for n, t in tensors_of(twin).items())
+
+
+@pytest.mark.parametrize(("name", "passes"), [("pfedlora", 1), ("pfedes", 2)])
+def test_a_second_phase_changes_no_statistic_of_batch_normalisation(name: str, passes: int) -> None:
+    """passes: through the client's model in a step of the first phase."""
+    method = of(name, models="cnn5", **{"local-epochs": 3})
+    model: Any = method.private_init(0, 3)
+    norm = model.conv1 = nn.Sequential(model.conv1, nn.BatchNorm2d(16))
+    data, here = samples([0, 1, 2, 3] * 2), visit(method.experiment)
+    method.local_update(model.train(), method.state_init(5), data, here)
+    assert norm[1].num_batches_tracked == 3 * passes
 
 
 @pytest.mark.parametrize("name", [name for name in ANY_MODEL if name not in SUMS])

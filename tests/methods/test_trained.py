@@ -59,9 +59,9 @@ LIBRARY = ("vit", "efficientnet", "text")
 
 
 def _cells() -> list[Any]:
-    """Quick: LoRA in an encoder with its head, under all methods. Slow: each kind in the other
-    forms of one's own. The rest by `make methods-test`, of a library's models each kind alone.
-    Methods of sums train nothing."""
+    """Quick: LoRA in an encoder with its head, and a part that a user froze, under all methods.
+    Slow: each kind in the other forms of one's own. The rest by `make methods-test`, of a library's
+    models each kind alone. Methods of sums train nothing."""
     cells = []
     trained = [name for name in registry.NAMES if name not in plain.SUMS]
     for form, train, name in itertools.product(FORMS, ("all", "head", "lora"), trained):
@@ -70,6 +70,7 @@ def _cells() -> list[Any]:
         own = form not in LIBRARY and name in KINDS.split()
         marks = [pytest.mark.slow if own or name == "standalone" else pytest.mark.methods]
         quick = form == "parted" and (train == "lora" or name == "standalone")
+        quick |= (form, train) == ("partly-frozen", "all")
         cells.append(pytest.param(form, train, name, marks=[] if quick else marks))
     return cells
 
@@ -146,6 +147,7 @@ def test_exactly_what_is_promised_moves(
     if form == "cnn":  # its first body is drawn, and may come with the first download
         of.train(1)
     before = {k: {n: t.clone() for n, t in m.state_dict().items()} for k, m in modules.items()}
+    flags = {k: [p.requires_grad for p in m.parameters()] for k, m in modules.items()}
     of.train(2)  # a method that trains its parts in turn has had all its turns
     for k, module in modules.items():
         judged = {
@@ -155,6 +157,7 @@ def test_exactly_what_is_promised_moves(
         }
         wanted = {name: promised(name, form, train, method) for name in judged}
         assert judged == wanted
+        assert [p.requires_grad for p in module.parameters()] == flags[k]
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""The variants of pFedLoRA of benchmarks/variants.py, each against what its option says."""
+"""The variants of pFedLoRA of benchmarks/variants.py, each against what its option says. Rows by
+class and a fixed matrix: tests/methods/test_pfedlora_plus.py."""
 
 from __future__ import annotations
 
@@ -12,15 +13,14 @@ from torch.nn.functional import layer_norm
 from benchmarks.variants import Kept, NormalisedStandalone, Variant
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.method import Refused, Tensors, Upload
+from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.methods.standalone import Standalone
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import torch_generator
-from pfedlora_flwr.training.loop import Samples, Visit
+from tests.plain import samples, visit
 
-LABELS = torch.tensor([2, 5, 5, 7] * 4)
-OUTSIDE = [c for c in range(10) if c not in LABELS]
+LABELS = [2, 5, 5, 7] * 4
 BASE = {"models": "cnn5", "batch-size": 8, "local-epochs": 2}
 
 
@@ -33,24 +33,12 @@ def variant(options: str = "", **keys: object) -> Variant:
     )
 
 
-def trained(
-    method: PFedLoRA, state: Tensors, round: int = 1, *, seed: int = 0
-) -> tuple[Any, Upload]:
+def trained(method: PFedLoRA, state: Tensors, *, seed: int = 0) -> tuple[Any, Upload]:
     """What a client keeps and sends after a visit with `state`."""
     model = method.private_init(0, 3)
     return model, method.local_update(
-        model, method.download(state, 0, round), samples(seed), visit(method, round, seed)
+        model, method.download(state, 0, 1), samples(LABELS, seed), visit(method.experiment)
     )
-
-
-def samples(seed: int = 0) -> Samples:
-    return Samples(
-        torch.randn(len(LABELS), 3, 32, 32, generator=torch_generator(seed, "images")), LABELS
-    )
-
-
-def visit(method: PFedLoRA, round: int = 1, seed: int = 0) -> Visit:
-    return Visit(method.experiment, 0, round, torch_generator(seed, "train"))
 
 
 def equal(ours: Tensors, theirs: Tensors) -> bool:
@@ -70,30 +58,6 @@ def test_without_options_it_is_pfedlora() -> None:
     assert equal(ours.aggregate(several, state, 1), paper.aggregate(several, state, 1))
 
 
-def test_rows_are_weighted_by_the_samples_of_their_class() -> None:
-    method = variant("rows=classes")
-    state = method.state_init(5)
-    generator = torch_generator(1, "uploads")
-    a, b = (
-        {name: torch.randn(t.shape, generator=generator) for name, t in state.items()}
-        for _ in range(2)
-    )
-    sent = {
-        0: Upload(a | {"counts": torch.tensor([3, 1] + [0] * 8)}, 4),
-        1: Upload(b | {"counts": torch.tensor([1, 0, 4] + [0] * 7)}, 5),
-    }
-    merged = method.aggregate(sent, state, 1)
-    for name in ("up.weight", "up.bias"):
-        assert torch.allclose(merged[name][0], (3 * a[name][0] + 1 * b[name][0]) / 4, atol=1e-6)
-        assert torch.equal(merged[name][1], a[name][1])
-        assert torch.equal(merged[name][2], b[name][2])
-        assert torch.equal(merged[name][3:], state[name][3:]), "nobody holds these classes"
-    assert torch.allclose(
-        merged["down.weight"], (4 * a["down.weight"] + 5 * b["down.weight"]) / 9, atol=1e-6
-    )
-    assert list(merged) == list(state)
-
-
 @pytest.mark.parametrize("rows", ["samples", "classes"])
 def test_the_server_may_go_part_of_the_way(rows: str) -> None:
     method, whole = (variant(f"rows={rows}{more}") for more in (" server-lr=0.25", ""))
@@ -104,34 +68,6 @@ def test_the_server_may_go_part_of_the_way(rows: str) -> None:
     for name, tensor in merged.items():
         assert torch.allclose(tensor, 0.75 * state[name] + 0.25 * means[name], atol=1e-6)
     assert not torch.equal(merged["up.weight"], means["up.weight"])
-
-
-def test_a_client_trains_and_sends_its_classes_rows_alone() -> None:
-    """Weight decay, too, leaves the others as they came; without the option they are pushed
-    away."""
-    method = variant("rows=classes", **{"weight-decay": 0.1})
-    state = method.state_init(5)
-    _, upload = trained(method, state)
-    for name in ("up.weight", "up.bias"):
-        assert torch.equal(upload.tensors[name][OUTSIDE], state[name][OUTSIDE])
-        assert not torch.equal(upload.tensors[name][5], state[name][5])
-        assert not torch.equal(
-            trained(variant(), state)[1].tensors[name][OUTSIDE], state[name][OUTSIDE]
-        )
-    assert upload.tensors["counts"].tolist() == [0, 0, 4, 0, 0, 8, 0, 4, 0, 0]
-    method.check(upload, state, 0)
-    upload.tensors["counts"][0] = 1
-    with pytest.raises(Refused, match=r"counts are .* sum to its 16 samples"):
-        method.check(upload, state, 0)
-
-
-def test_a_fixed_first_matrix_is_orthogonal_and_stays() -> None:
-    method = variant("down=fixed", **{"weight-decay": 0.1})
-    state = method.state_init(5)
-    assert torch.allclose(state["down.weight"] @ state["down.weight"].T, torch.eye(60), atol=1e-5)
-    _, upload = trained(method, state)
-    assert torch.equal(upload.tensors["down.weight"], state["down.weight"])
-    assert not torch.equal(upload.tensors["up.weight"], state["up.weight"])
 
 
 def test_a_private_first_matrix_stays_with_the_client_and_is_trained_on() -> None:
@@ -151,9 +87,9 @@ def test_a_private_first_matrix_stays_with_the_client_and_is_trained_on() -> Non
     twin, plain = method.private_init(0, 3).local, variant()
     twin.load_state_dict(model.local.state_dict())
     expected = plain.local_update(
-        twin, {n: whole[n] for n in plain.state_init(5)}, samples(), visit(plain, 2)
+        twin, {n: whole[n] for n in plain.state_init(5)}, samples(LABELS), visit(plain.experiment)
     )
-    again = method.local_update(model, upload.tensors, samples(), visit(method, 2))
+    again = method.local_update(model, upload.tensors, samples(LABELS), visit(method.experiment))
     assert torch.equal(again.tensors["up.weight"], expected.tensors["up.weight"]), (
         "as pFedLoRA with the whole adapter received"
     )
@@ -174,10 +110,10 @@ def test_the_adapter_may_be_trained_first() -> None:
     method, plain = variant("order=adapter"), variant()
     state = method.state_init(5)
     model, upload = trained(method, state)
-    twin, by_hand = plain.private_init(0, 3), visit(plain)
-    adapter = plain.received_adapter(twin, state, samples())
-    plain.train_adapter(twin, adapter, samples(), by_hand)
-    plain.train_model(twin.train(), adapter, samples(), by_hand)
+    twin, by_hand = plain.private_init(0, 3), visit(plain.experiment)
+    adapter = plain.received_adapter(twin, state, samples(LABELS))
+    plain.train_adapter(twin, adapter, samples(LABELS), by_hand)
+    plain.train_model(twin.train(), adapter, samples(LABELS), by_hand)
     assert equal(upload.tensors, adapter.state_dict())
     assert equal(model.state_dict(), twin.state_dict())
     assert not torch.equal(
@@ -219,7 +155,7 @@ def test_normalised_standalone_differs_from_standalone_by_what_its_last_layer_re
         from_flat({**keys, "method": "benchmarks.variants:NormalisedStandalone"}), Task(10)
     ).private_init(0, 3)
     assert equal(ours.state_dict(), theirs.state_dict())
-    inputs = samples().inputs
+    inputs = samples(LABELS).inputs
     representation = theirs.encode(inputs)
     read = layer_norm(representation, representation.shape[1:])
     assert torch.equal(ours(inputs), theirs.head(read))

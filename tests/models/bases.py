@@ -8,6 +8,9 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
+from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.runs.trained import Trained
+
 CLASSES = 20
 """Of their own classifiers."""
 
@@ -75,3 +78,11 @@ def documents(file: Path, n: int = 60) -> None:
             drawn = torch.randint(0, len(half), (3 + i % 9,), generator=draws).tolist()
             text = " ".join(["the", *(half[j] for j in drawn)]) + (",\n a" if i % 3 else "")
             writer.writerow([text, ["hockey", "motorcycles"][i % 2], f"p{i % 4 // 2}"])
+
+
+def untrained(method: Method) -> Trained:
+    """Client 1 of a run on images of ten classes, as it begins."""
+    about = {"mean": [0.5] * 3, "std": [0.25] * 3, "class_names": list("0123456789")}
+    about |= {"versions": {}, "site": {}}
+    module = method.private_init(1, 5).eval()
+    return Trained(1, 3, "0" * 64, method.experiment, method, module, about, None)

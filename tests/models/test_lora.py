@@ -138,22 +138,6 @@ def test_visits_change_what_is_kept_and_the_base_stays_and_is_there_once(
         )
 
 
-@pytest.mark.slow
-def test_the_base_is_the_same_to_the_bit_after_a_hundred_visits(bases: dict[str, str]) -> None:
-    method = make(from_flat(KEYS | {"models": bases["test_efficientnet"], "lr": 0.1}))
-    models = [method.initial_model(k) for k in range(2)]
-
-    def of_base() -> str:
-        names = set(tensors_of(models[0])) - set(kept(models[0]))
-        assert names == models[0].given
-        return tensors_sha256({n: tensors_of(models[0])[n] for n in sorted(names)})
-
-    before, state = of_base(), method.state_init(1)
-    for visit in range(100):
-        visit_client(method, models[visit % 2], state, samples([0, 1, 2, 3]), visit % 2, visit)
-    assert of_base() == before
-
-
 def test_dropout_is_drawn_from_the_visit_and_rests_in_evaluation(bases: dict[str, str]) -> None:
     ended = []
     for dropout, round in ((0.5, 1), (0.5, 1), (0.5, 2), (0.0, 1)):

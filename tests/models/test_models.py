@@ -59,14 +59,6 @@ def test_parameters_of_the_adapters(
     assert count(Adapter(width, hidden, classes, kind)) == expected
 
 
-@pytest.mark.parametrize(
-    ("setting", "expected"), [("heterogeneous", 30_670), ("homogeneous", 120_670)]
-)
-def test_the_setting_chooses_the_adapter(setting: str, expected: int) -> None:
-    method = PFedLoRA(from_flat({"setting": setting}), Task(10))
-    assert sum(t.numel() for t in method.state_init(0).values()) == expected
-
-
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_the_model_is_the_papers_layer_by_layer_wherever_it_parts(name: str) -> None:
     """ReLU before the pooling, as the paper has it: the same function as ours, which pools
