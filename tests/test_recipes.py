@@ -207,11 +207,11 @@ def test_each_recipe_takes_the_files_that_it_names_and_together_they_make_a_run(
         grown.add_file(f"features/coarse/{name}.py", text)
     grown.touched.clear()
     grown.insert(
-        "federation/chain.py",
+        "features/links.py",
         "LINKS: tuple",
         "from pfedlora_flwr.features.coarse.link import Coarsened\n\n",
     )
-    grown.put("federation/chain.py", "    OfRecords,\n", "    OfRecords,\n    Coarsened,\n")
+    grown.put("features/links.py", "    OfRecords,\n", "    OfRecords,\n    Coarsened,\n")
     grown.insert(
         "experiment.py",
         "from pfedlora_flwr.features.dp.keys",
