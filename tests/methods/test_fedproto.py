@@ -1,26 +1,20 @@
-"""FedProto against plain loops: the loss, the prototypes of a clean pass, the weighted mean by
-class, and the nearest prototype."""
+"""FedProto: whole rounds against a slow loop, the prototypes of a clean pass, and the mean by
+class, weighted or not."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cross_entropy, mse_loss
+from torch import Tensor
+from torch.nn.functional import mse_loss
 
-from pfedlora_flwr.methods.method import Refused, Upload
-from tests.methods import obvious
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload
+from tests.methods import obvious, slow, slow_server
 from tests.plain import maker, samples, visit
 
 method = maker({"method": "fedproto", "models": "cnn5", "batch-size": 8})
 LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
-
-
-def prototypes(classes: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
-    return {
-        "classes": torch.tensor(classes),
-        "means": torch.rand(len(classes), 500, generator=torch.Generator().manual_seed(seed)),
-    }
 
 
 def report(rows: dict[int, tuple[float, int]]) -> Upload:
@@ -32,38 +26,34 @@ def report(rows: dict[int, tuple[float, int]]) -> Upload:
     )
 
 
-@pytest.mark.parametrize("weight", [0.0, 1.0, 4.0])
-@pytest.mark.parametrize("cut", ["decomposed", "reduced"])
-def test_loss_is_ce_plus_lambda_times_mse_where_there_is_a_prototype(
-    weight: float, cut: str
-) -> None:
-    proto, data = method(**{"fedproto.lambda": weight, "adapter.kind": cut}), samples(LABELS)
-    model, received = proto.private_init(0, 1), prototypes([0, 7, 9])
-    known = dict(zip([0, 7, 9], obvious.array(received["means"]), strict=True))
-    expected = obvious.cross_entropy(obvious.array(model(data.inputs)), LABELS)
-    for r, y in zip(obvious.array(model.encode(data.inputs)), LABELS, strict=True):
-        if y in known:
-            expected += weight * ((r - known[y]) ** 2).mean() / len(LABELS)
-    made = visit(proto.experiment)
-    proto.local_update(model, received, data, made)
-    assert made.losses["model"] == pytest.approx(expected, rel=1e-5)
+KEYS = {"method": "fedproto", "seed": slow_server.SEED, "fedproto.lambda": 2.0}
+WRONG = ("detached", "sum", "equal weights")
 
 
-def test_a_step_follows_that_loss() -> None:
-    proto, data = method(**{"lr": 0.1, "fedproto.lambda": 3.0}), samples(LABELS)
-    model, twin, received = proto.private_init(0, 1), proto.private_init(0, 1), prototypes([3, 7])
-    proto.local_update(model, received, data, visit(proto.experiment))
-    loss = cross_entropy(twin(data.inputs), data.labels)
-    for row, y in zip(twin.encode(data.inputs), LABELS, strict=True):
-        if y in (3, 7):
-            loss = loss + 3.0 * mse_loss(row, received["means"][0 if y == 3 else 1]) / 8
-    for now, start, gradient in zip(
-        model.parameters(),
-        twin.parameters(),
-        torch.autograd.grad(loss, list(twin.parameters())),
-        strict=True,
-    ):
-        assert torch.allclose(now, start - 0.1 * gradient, atol=1e-6)
+def difference(wrong: str = "") -> float:
+    def turn(kept: Tensors, received: Tensors, client: slow.Client) -> Tensors:
+        sent = slow_server.towards(kept, received, client, mse_loss, wrong)
+        held = client.y.tolist()
+        return sent | {"counts": torch.tensor([held.count(c) for c in sent["classes"]]).double()}
+
+    def server(
+        sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
+    ) -> Tensors:
+        """Rows that end with their counts."""
+        wide = {
+            k: one | {"means": torch.cat([one["means"], one["counts"][:, None]], 1)}
+            for k, one in sent.items()
+        }
+        return slow_server.remembered(wide, state)
+
+    def mean(rows: Tensor) -> Tensor:
+        weights = torch.ones(len(rows)) if wrong == "equal weights" else rows[:, -1]
+        return (rows[:, :-1] * weights[:, None]).sum(0) / weights.sum()
+
+    def download(state: Tensors, client: int) -> Tensors:
+        return slow_server.merged(state, 500, mean)
+
+    return slow.largest_difference(turn, server, download, **KEYS)
 
 
 def test_prototypes_are_the_means_of_a_clean_pass_after_training() -> None:
@@ -94,27 +84,6 @@ def test_global_prototype_is_the_mean_of_all_reporters_last_ones(weighting: str)
     np.testing.assert_allclose(obvious.array(got["means"]), [[two] * 500, [8.0] * 500], rtol=1e-6)
     assert all(torch.equal(got[name], proto.download(state, 4, 3)[name]) for name in got), (
         "the same for everyone"
-    )
-
-
-def test_the_nearest_prototype_is_another_predictor() -> None:
-    proto, data = method(), samples([0] * 20)
-    model = proto.private_init(0, 1)
-    received = prototypes([1, 4, 8])
-    received["means"] = received["means"] * 0.2
-    r, known = obvious.array(model.encode(data.inputs)), obvious.array(received["means"])
-    expected = [[1, 4, 8][int(np.argmin([((row - p) ** 2).sum() for p in known]))] for row in r]
-    scores = proto.other_predictors(model, received)["prototype"](data.inputs)
-    assert scores.shape == (20, 10)
-    assert not scores.isnan().any()
-    assert scores.argmax(1).tolist() == expected
-
-
-def test_no_prototypes_no_other_predictor() -> None:
-    proto = method()
-    assert (
-        proto.other_predictors(proto.private_init(0, 1), proto.download(proto.state_init(0), 0, 1))
-        == {}
     )
 
 

@@ -3,12 +3,13 @@ leave as it was, what is refused, and whole rounds against the equations in each
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods import registry
@@ -25,13 +26,18 @@ NO_REPORTS: list[tuple[Tensors, str]] = [
     ({"classes": torch.tensor([1, 3], dtype=torch.int32)}, "int32"),
     ({"classes": torch.tensor([[1], [3]])}, "classes"),
     ({"extra": torch.zeros(1)}, "extra"),
+    ({"classes": torch.zeros(0, dtype=torch.int64), "means": torch.zeros(0, 500)}, "expected some"),
+    (  # their differences overflow to what is positive
+        {"classes": torch.tensor([0, 2**63 - 1, -(2**63), -1, 5]), "means": torch.zeros(5, 500)},
+        "ascending",
+    ),
 ]
 WIDTHS = {"fd": 10, "fedproto": 16, "fedssa": 17, "fedgh": 16, "fedtgp": 16, "fedorgp": 16}
 """Methods that report a row a class, and its length."""
 TRAINED_THERE = ("fedgh", "fedtgp", "fedre", "fedorgp")
 """Methods whose server trains, on the uploads in the order in which it is given them."""
-EQUATIONS = ["fedgh", "fedmrl", "fedorgp", "fedre", "fedssa", "fedtgp"]
-EQUATIONS += ["pfedafm", "pfedes", "pfedmoe"]
+EQUATIONS = ["fd", "fedgh", "fedmrl", "fedorgp", "fedproto", "fedre", "fedssa", "fedtgp", "fml"]
+EQUATIONS += ["lg_fedavg", "pfedafm", "pfedes", "pfedlora", "pfedmoe"]
 """Files with a slow loop, `difference`, and the terms in which it can be `WRONG`."""
 
 
@@ -153,7 +159,9 @@ def test_what_is_no_report_of_rows_is_refused(
         pytest.skip("it has them: tests/methods/test_fedproto.py")
     good |= {"counts": torch.tensor([2, 3])} if name == "fedproto" else {}
     if (means := change.get("means")) is not None:
-        change = {"means": means.new_zeros(len(means), means.shape[1] - 500 + width)}
+        change = change | {"means": means.new_zeros(len(means), means.shape[1] - 500 + width)}
+    if name == "fedproto" and "classes" in change and means is not None:
+        change |= {"counts": torch.ones(len(means), dtype=torch.int64)}
     state = method.state_init(0)
     method.check(Upload(good, 5), state, 0)
     with pytest.raises(Refused, match=word):
@@ -185,6 +193,44 @@ def test_with_nothing_from_others_a_first_visit_is_standalones_to_the_bit(
     alone.local_update(twin, {}, data, visit(method.experiment, 1))
     own = tensors_of(getattr(model, "local", model))
     assert all(torch.equal(own[n], t) for n, t in tensors_of(twin).items())
+
+
+def closeness(one: Tensor, other: Tensor) -> float:
+    return -float((one - other).square().sum())
+
+
+def cosine(one: Tensor, other: Tensor) -> float:
+    return float(one @ other / (one.norm() * other.norm()))
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("fedproto", closeness), ("fedtgp", closeness), ("fedorgp", cosine)]
+)
+def test_the_nearest_prototype_is_another_predictor(
+    name: str, near: Callable[[Tensor, Tensor], float]
+) -> None:
+    method, data = of(name, models="cnn5"), samples([0] * 20)
+    model = method.private_init(0, 1)
+    assert method.other_predictors(model, method.download(method.state_init(0), 0, 1)) == {}
+    rows, classes = model.encode(data.inputs).detach(), [1, 4, 8]
+    means = rows[[3, 7, 11]]  # near some inputs each
+    best = [classes[max(range(3), key=lambda i: near(row, means[i]))] for row in rows]
+    assert {*best} == {*classes}
+    received = {"classes": torch.tensor(classes), "means": means}
+    scores = method.other_predictors(model, received)["prototype"](data.inputs)
+    assert scores.shape == (20, 10)
+    assert not scores.isnan().any()
+    assert scores.argmax(1).tolist() == best
+
+
+@pytest.mark.parametrize(("name", "passes"), [("pfedlora", 1), ("pfedes", 2)])
+def test_a_frozen_model_keeps_its_statistics(name: str, passes: int) -> None:
+    """passes: through the model, in each step of the phase that trains it."""
+    method, data = of(name, **{"models": "cnn5", "local-epochs": 3}), samples([0, 1, 2, 3] * 2)
+    model: Any = method.private_init(0, 3)
+    norm = model.conv1 = nn.Sequential(model.conv1, nn.BatchNorm2d(16))
+    method.local_update(model.train(), method.state_init(5), data, visit(method.experiment))
+    assert norm[1].num_batches_tracked == 3 * passes
 
 
 @pytest.mark.parametrize("name", [name for name in ANY_MODEL if name not in SUMS])
