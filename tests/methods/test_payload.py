@@ -27,6 +27,7 @@ EQUAL = {
         "fedrod": LAST,
     },
     "homogeneous": {
+        "pfedlora": (120_670, 126_160),
         **dict.fromkeys(("fml", "fedavg", "fedprox", "ditto", "fedrod", "fedbn"), WHOLE),
         **dict.fromkeys(("apfl", "fedala"), WHOLE),
         **dict.fromkeys(("pfedmoe", "pfedafm", "fedper", "fedrep", "fedbabu"), BODY),

@@ -8,25 +8,13 @@ import numpy as np
 import pytest
 import safetensors
 
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.ops.export import export
-from pfedlora_flwr.runs.trained import Trained
-from tests.plain import make
+from tests.models.bases import untrained
 
 
 @pytest.mark.parametrize("name", ["fedmrl", "pfedmoe", "pfedafm"])
 def test_both_models_are_exported_and_named(name: str, tmp_path: Path) -> None:
-    method = make(from_flat({"method": name}))
-    about = {
-        "mean": [0.5] * 3,
-        "std": [0.25] * 3,
-        "class_names": list("0123456789"),
-        "versions": {},
-        "site": {},
-    }
-    trained = Trained(
-        1, 3, "0" * 64, method.experiment, method, method.private_init(1, 5).eval(), about, None
-    )
+    trained = untrained(name)
     assert export(trained, "safetensors", tmp_path / "model") < 1e-5
     with safetensors.safe_open(tmp_path / "model", "pt") as stored:
         assert stored.metadata()["architecture"] == "cnn2 with a shared cnn5"

@@ -22,8 +22,8 @@ from pfedlora_flwr.models.registry import build, facts
 from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.ops.export import export
-from pfedlora_flwr.runs.trained import Trained
 from tests.conftest import Lazily, needs, run_locally
+from tests.models.bases import untrained
 from tests.plain import make
 
 timm = Lazily("timm")
@@ -298,7 +298,7 @@ def test_names_with_files_are_absolute_in_a_run_and_several_models_stand_beside_
 @pytest.mark.parametrize("name", ["timm:mobilenetv3_small_050", "torchvision:mobilenet_v3_small"])
 def test_an_exported_client_is_loaded_by_its_library_and_by_name(name: str, tmp_path: Path) -> None:
     library, _, architecture = name.partition(":")
-    trained, file = made(name), tmp_path / "model.safetensors"
+    trained, file = untrained("standalone", models=name), tmp_path / "model.safetensors"
     assert export(trained, "safetensors", file) < 1e-5
     models = timm if library == "timm" else pytest.importorskip("torchvision").models
     theirs = (
@@ -314,21 +314,6 @@ def test_an_exported_client_is_loaded_by_its_library_and_by_name(name: str, tmp_
     assert (
         f"by the names of the module's own state_dict (`models={name}:weights=model.safetensors`"
         " begins with them)" in text
-    )
-
-
-def made(name: str) -> Trained:
-    """Client 1 with such a model, untrained."""
-    method = make(from_flat({"method": "standalone", "models": name}))
-    about = {
-        "mean": [0.5] * 3,
-        "std": [0.25] * 3,
-        "class_names": list("0123456789"),
-        "versions": {},
-        "site": {},
-    }
-    return Trained(
-        1, 3, "0" * 64, method.experiment, method, method.private_init(1, 5).eval(), about, None
     )
 
 

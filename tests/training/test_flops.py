@@ -73,15 +73,6 @@ def test_adapters_against_torch(kind: str, width: int, hidden: int, wants_gradie
     agrees(frozen, torch.randn(3, width, requires_grad=True))
 
 
-@pytest.mark.parametrize(
-    "layer", [nn.Linear(7, 5), nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3, stride=2, padding=1)]
-)
-def test_layers_against_torch(layer: nn.Module) -> None:
-    shape = (2, 7) if isinstance(layer, nn.Linear) else (2, layer.in_channels, 9, 9)
-    agrees(layer, torch.randn(shape))
-    agrees(layer, torch.randn(shape, requires_grad=True))
-
-
 def test_layers_called_by_keyword_count_as_by_place() -> None:
     layers = nn.Linear(7, 7), nn.GRU(7, 7), nn.Conv1d(5, 4, 3), linear.Linear(7, 7)
     for layer, wants_gradient in itertools.product(layers, (False, True)):
@@ -91,12 +82,6 @@ def test_layers_called_by_keyword_count_as_by_place() -> None:
         with count_operations() as by_keyword:
             layer(input=inputs)
         assert by_keyword == by_place != Operations()
-
-
-@pytest.mark.parametrize("layer", [nn.Conv1d(3, 4, 5), nn.Conv1d(4, 6, 3, stride=2, padding=1)])
-def test_convolutions_of_series_against_torch(layer: nn.Conv1d) -> None:
-    agrees(layer, torch.randn(2, layer.in_channels, 20))
-    agrees(layer, torch.randn(2, layer.in_channels, 20, requires_grad=True))
 
 
 @pytest.mark.parametrize(("layers", "directions"), [(1, 1), (2, 2)])
@@ -143,15 +128,6 @@ class Attends(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         asked = tokens[:, : tokens.shape[1] // 2] + 0 if self.fewer else tokens
         return self.attention(asked, tokens, tokens, need_weights=self.need_weights)[0]
-
-
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("wants_gradient", [False, True])
-def test_pytorchs_attention_against_torch(
-    need_weights: bool, half: bool, wants_gradient: bool
-) -> None:
-    agrees(Attends(need_weights, half), torch.randn(2, 6, 12, requires_grad=wants_gradient))
 
 
 def test_pytorchs_fused_attention_counts_as_its_parts_do() -> None:
@@ -287,11 +263,27 @@ class Lora(nn.Module):
         return weight + self.b @ self.a
 
 
-def test_parametrized_layers_against_torch() -> None:
-    layer = nn.Linear(7, 5).requires_grad_(False)
-    register_parametrization(layer, "weight", Lora(5, 7))
-    agrees(layer, torch.randn(4, 7))
-    agrees(weight_norm(nn.Conv1d(4, 6, 3)), torch.randn(2, 4, 9))
+LAYERS: list[tuple[nn.Module, tuple[int, ...]]] = [
+    (nn.Linear(7, 5), (2, 7)),
+    (nn.Conv1d(3, 4, 5), (2, 3, 20)),
+    (nn.Conv1d(4, 6, 3, stride=2, padding=1), (2, 4, 20)),
+    (nn.Conv2d(3, 4, 3), (2, 3, 9, 9)),
+    (nn.Conv2d(4, 6, 3, stride=2, padding=1), (2, 4, 9, 9)),
+    (nn.Conv3d(2, 4, 3), (2, 2, 6, 6, 6)),  # which have no layer of their own here
+    (nn.ConvTranspose2d(4, 6, 3, stride=2), (2, 4, 5, 5)),
+    *((Attends(*how), (2, 6, 12)) for how in itertools.product((False, True), repeat=2)),
+    (weight_norm(nn.Conv1d(4, 6, 3)), (2, 4, 9)),
+    (nn.Linear(7, 5).requires_grad_(False), (4, 7)),
+]
+register_parametrization(LAYERS[-1][0], "weight", Lora(5, 7))
+
+
+@pytest.mark.parametrize("wants_gradient", [False, True])
+@pytest.mark.parametrize(("layer", "shape"), LAYERS, ids=str)
+def test_layers_against_torch(
+    layer: nn.Module, shape: tuple[int, ...], wants_gradient: bool
+) -> None:
+    agrees(layer, torch.randn(shape, requires_grad=wants_gradient))
 
 
 def test_what_runs_in_no_module_is_not_counted() -> None:
@@ -299,11 +291,6 @@ def test_what_runs_in_no_module_is_not_counted() -> None:
     with count_operations() as ours:
         (layer(rows) @ torch.randn(3, 9)).sum().backward()
     assert ours.total == 2 * 2 * 2 * 4 * 3, "the layer's, and its weight's gradient"
-
-
-def test_convolutions_without_a_layer_of_their_own_against_torch() -> None:
-    agrees(nn.Conv3d(2, 4, 3), torch.randn(2, 2, 6, 6, 6, requires_grad=True))
-    agrees(nn.ConvTranspose2d(4, 6, 3, stride=2), torch.randn(2, 4, 5, 5, requires_grad=True))
 
 
 def agrees(module: nn.Module, inputs: torch.Tensor) -> None:
