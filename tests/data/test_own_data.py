@@ -235,12 +235,8 @@ def test_a_run_on_a_hugging_face_dataset_without_a_network(
         (tmp_path / "data").rename(tmp_path / "files")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    keys = {
-        "dataset": f"hf:../{kind}",
-        "clients": 2,
-        "partition.kind": "iid",
-        "rounds": 1,
-        "models": "tests.methods.narrow:Narrow",
+    keys = keys_in("clients=2 partition.kind=iid rounds=1 models=tests.methods.narrow:Narrow") | {
+        "dataset": f"hf:../{kind}"
     }
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr

@@ -8,16 +8,13 @@ import torch
 
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.training.flops import count_operations
+from tests.conftest import keys_in
 from tests.methods import obvious, slow, slow_server
 from tests.plain import maker, samples
 
 method = maker({"method": "fedgh", "models": "cnn5"})
-KEYS = {
-    "method": "fedgh",
-    "seed": slow_server.SEED,
-    "fedgh.server-lr": 0.3,
-    "fedgh.server-epochs": 2,
-    "fedgh.server-batch": 4,
+KEYS = keys_in("method=fedgh fedgh.server-lr=0.3 fedgh.server-epochs=2 fedgh.server-batch=4") | {
+    "seed": slow_server.SEED
 }
 
 

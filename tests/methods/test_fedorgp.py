@@ -17,13 +17,9 @@ from tests.plain import maker
 
 method = maker({"method": "fedorgp", "models": "cnn5", "batch-size": 8})
 KEYS: dict[str, object] = keys_in("fedorgp.lambda=2.0 fedorgp.server-lambda=0.7 fedorgp.gamma=1.5")
-KEYS |= {
-    "method": "fedorgp",
-    "seed": slow_server.SEED,
-    "fedorgp.server-lr": 0.3,
-    "fedorgp.server-epochs": 3,
-    "fedorgp.server-batch": 4,
-}
+KEYS |= keys_in(
+    "method=fedorgp fedorgp.server-lr=0.3 fedorgp.server-epochs=3 fedorgp.server-batch=4"
+) | {"seed": slow_server.SEED}
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.training.kinds import TEXT
 from pfedlora_flwr.training.loop import Samples
+from tests.conftest import keys_in
 from tests.plain import ANY_MODEL, SUMS, visit
 
 LIBRARY = "timm:test_resnet,timm:test_efficientnet,cnn5"
@@ -45,13 +46,9 @@ CELLS = [
 @pytest.mark.parametrize(("name", "kind"), CELLS)
 def test_a_method_trains_on_a_kind_or_says_in_a_line_why_not(name: str, kind: str) -> None:
     task, models = KINDS[kind]
-    keys = {
+    keys = keys_in("clients=3 batch-size=4 fedtgp.server-epochs=2 fedmrl.representation-dim=7") | {
         "method": name,
         "models": models,
-        "clients": 3,
-        "batch-size": 4,
-        "fedtgp.server-epochs": 2,
-        "fedmrl.representation-dim": 7,
     }
     if registry.find(name).one_model:
         with pytest.raises(UserError, match=f"{name} needs the same model at all clients"):
@@ -132,13 +129,9 @@ def test_what_a_user_froze_stays_frozen(name: str) -> None:
     models = "tests.models.modules:PartlyFrozen" + (
         "" if registry.find(name).one_model else ",mlp5"
     )
-    keys = {
+    keys = keys_in("clients=2 batch-size=4 fedtgp.server-epochs=2 fedmrl.representation-dim=7") | {
         "method": name,
         "models": models,
-        "clients": 2,
-        "batch-size": 4,
-        "fedtgp.server-epochs": 2,
-        "fedmrl.representation-dim": 7,
     }
     method = registry.make(from_flat(keys), task)
     model, fresh = method.private_init(0, 2), method.private_init(0, 2)

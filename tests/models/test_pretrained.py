@@ -26,7 +26,7 @@ from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.flops import count_operations
-from tests.conftest import Lazily, needs
+from tests.conftest import Lazily, keys_in, needs
 from tests.models.bases import CLASSES, base
 from tests.plain import make, samples
 
@@ -150,14 +150,8 @@ def test_a_visit_with_a_frozen_encoder_changes_the_head_and_the_neck_alone(
     method: str, bases: dict[str, str]
 ) -> None:
     e = from_flat(
-        {
-            "method": method,
-            "models": bases["test_resnet"],
-            "train": "head",
-            "neck": "always",
-            "representation-width": 120,
-            "weight-decay": 0.1,
-        }
+        keys_in("train=head neck=always representation-width=120 weight-decay=0.1")
+        | {"method": method, "models": bases["test_resnet"]}
     )
     made = make(e)
     model = made.private_init(0, 1)
