@@ -20,6 +20,7 @@ from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.ops.evaluate import evaluate
 from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.trained import load_trained
+from tests.conftest import keys_in
 from tests.test_joining import serve
 
 pytestmark = pytest.mark.usefixtures("own_place")
@@ -139,16 +140,10 @@ def test_sites_that_spell_labels_and_colours_otherwise_train_together(tmp_path: 
         nodes.append({"dataset": f"csv:{tmp_path}/site{site}.csv", "state-path": f"s{site}"})
         nodes[-1] |= {"class-map": "map.csv"} if words else {}
     names = "size", "colour=red", "colour=green", "weight"
-    same = {
-        "models": "mlp1",
-        "dataset": "digits",
-        "classes": 2,
-        "data.missing": "mean",
-        "data.categories": "one-hot",
-        "data.features": ",".join(names),
-        "input-shape": "4",
-        "participation": 1.0,
-    }
+    same = keys_in(
+        "models=mlp1 dataset=digits classes=2 data.missing=mean data.categories=one-hot "
+        "input-shape=4 participation=1.0"
+    ) | {"data.features": ",".join(names)}
     result = serve(tmp_path / "run", nodes, **same)
     assert result["status"] == "completed"
     for site in range(3):

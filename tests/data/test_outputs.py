@@ -27,7 +27,7 @@ from pfedlora_flwr.ops.card import card
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.loop import known_output
-from tests.conftest import needs, run_locally
+from tests.conftest import keys_in, needs, run_locally
 from tests.models.bases import base
 from tests.plain import make
 
@@ -40,16 +40,10 @@ def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """A small federation of frozen encoders, with a cache of its own."""
     names = ",".join(base(tmp_path, name) for name in ("test_resnet", "test_efficientnet"))
     monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
-    return {
-        "models": names,
-        "train": "head",
-        "neck": "always",
-        "representation-width": 20,
-        "clients": 2,
-        "dataset": "synthetic:60",
-        "partition.kind": "iid",
-        "batch-size": 16,
-    }
+    return keys_in(
+        "train=head neck=always representation-width=20 clients=2 dataset=synthetic:60 "
+        "partition.kind=iid batch-size=16"
+    ) | {"models": names}
 
 
 def refuse(*_: object) -> Tensor:

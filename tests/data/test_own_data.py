@@ -229,12 +229,8 @@ def test_a_run_on_a_hugging_face_dataset_without_a_network(
         (tmp_path / "data").rename(tmp_path / "files")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    keys = {
-        "dataset": f"hf:../{kind}",
-        "clients": 2,
-        "partition.kind": "iid",
-        "rounds": 1,
-        "models": "tests.methods.narrow:Narrow",
+    keys = keys_in("clients=2 partition.kind=iid rounds=1 models=tests.methods.narrow:Narrow") | {
+        "dataset": f"hf:../{kind}"
     }
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr
@@ -343,25 +339,24 @@ def test_a_line_for_the_server_has_no_folder_of_the_nodes_settings(
     assert without_own_folders(line, settings) == told
 
 
-def test_a_node_tells_the_server_what_is_wrong_with_its_data_and_its_log_where_it_lies(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("labels", "state", "told"),
+    [
+        (11, "state", "dataset 'npz:own.npz' has 11 classes, the run 10: restore its classes, or "),
+        (10, "file/state", "state-path state: Not a directory"),
+    ],
+)
+def test_a_node_tells_the_server_what_is_wrong_and_its_log_where_it_lies(
+    labels: int, state: str, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    np.savez(tmp_path / "own.npz", inputs=np.eye(33), labels=np.arange(33) % 11)
-    node = {"dataset": f"npz:{tmp_path}/own.npz", "state-path": str(tmp_path / "state")}
-    e = from_flat({"clients": 2, "classes": 10, "input-shape": "33"})
-    said = PersonalisedClient(e, node).get_properties({})["error"]
-    told = "dataset 'npz:own.npz' has 11 classes, the run 10: restore its classes, or begin a new"
-    assert str(said).startswith(told)
-    assert told.replace("own.npz", f"{tmp_path}/own.npz") in caplog.text
-
-
-def test_a_state_path_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    np.savez(tmp_path / "own.npz", inputs=np.eye(33), labels=np.arange(33) % 10)
-    node = {"dataset": f"npz:{tmp_path}/own.npz", "state-path": str(tmp_path / "file" / "state")}
+    np.savez(tmp_path / "own.npz", inputs=np.eye(33), labels=np.arange(33) % labels)
+    node = {"dataset": f"npz:{tmp_path}/own.npz", "state-path": str(tmp_path / state)}
     e = from_flat({"clients": 2, "classes": 10, "input-shape": "33"})
     said = PersonalisedClient(e, node).get_properties({})["error"]
-    assert said == "state-path state: Not a directory"
+    assert str(said).startswith(told)
+    in_full = told.replace("own.npz", f"{tmp_path}/own.npz")
+    assert in_full.replace("path state:", f"path {tmp_path}/file/state:") in caplog.text
 
 
 def test_a_full_disk_of_a_node_is_a_line_and_no_bug(
@@ -383,8 +378,7 @@ def test_series_are_normalised_by_channel(tmp_path: Path) -> None:
     np.savez(tmp_path / "s.npz", inputs=inputs, labels=np.arange(40) % 2)
     e = from_flat({"dataset": "npz:s.npz", "clients": 2, "partition.kind": "iid"})
     assert (DataSetup(e).task.kind, DataSetup(e).task.shape) == (SERIES, (2, 16))
-    setup = DataSetup(e)
-    _, partition = setup.dataset, setup.partition
+    partition = DataSetup(e).partition
     trained = inputs[np.concatenate([split.train for split in partition.clients])]
     site = Site.find(e, 0, {})
     assert np.allclose(site.mean, trained.mean((0, 2)))
@@ -403,8 +397,7 @@ def test_grey_images_of_another_size_stay_bytes_until_the_batch(tmp_path: Path) 
     site = Site.find(e, 0, {})
     train = site.load(torch.device("cpu")).train
     assert train.inputs.dtype == torch.uint8
-    setup = DataSetup(e)
-    _, partition = setup.dataset, setup.partition
+    partition = DataSetup(e).partition
     trained = images[np.concatenate([split.train for split in partition.clients])] / 255
     expected = (images[site.split.train] / 255 - trained.mean()) / trained.std()
     assert np.allclose(train.batch(slice(None)).numpy(), expected[:, None], atol=1e-5)
@@ -615,8 +608,7 @@ def test_a_function_gives_arrays_or_takes_the_data_path(
         None,
     )
     e = from_flat({"dataset": "own_data:with_path", "clients": 2, "partition.kind": "natural"})
-    setup = DataSetup(e)
-    _, partition = setup.dataset, setup.partition
+    partition = DataSetup(e).partition
     assert partition.owners == ("0", "1")
     assert not list(datasets.cache.cache_root().glob("*")), "what a function gives may change"
     monkeypatch.delitem(sys.modules, "own_data")

@@ -7,7 +7,7 @@ thousandth within two rounds."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -30,13 +30,15 @@ batch is of one sample."""
 
 @dataclass
 class Client:
-    """One client's turn: its data, the generator of its visit, and SGD."""
+    """One client's turn: its data, the generator of its visit, and SGD. `losses`: each phase's mean
+    loss in its last epoch."""
 
     e: Experiment
     x: Tensor
     y: Tensor
     generator: torch.Generator
     round: int
+    losses: list[float] = field(default_factory=list)
 
     def sgd(
         self,
@@ -44,23 +46,28 @@ class Client:
         loss: Callable[[Tensor, Tensor], Tensor],
         *,
         epochs: int | None = None,
+        lr: float | None = None,
         after: Callable[[], object] = lambda: None,
     ) -> None:
         """E epochs of PyTorch's own SGD, in place; `after` is done after each step."""
         for p in parameters:
             p.requires_grad_(True)
         optimizer = torch.optim.SGD(
-            parameters, self.e.lr, self.e.momentum, weight_decay=self.e.weight_decay
+            parameters, lr or self.e.lr, self.e.momentum, weight_decay=self.e.weight_decay
         )
         for _ in range(epochs or self.e.local_epochs):
+            total = 0.0
             for index in torch.randperm(len(self.y), generator=self.generator).split(
                 self.e.batch_size
             ):
                 optimizer.zero_grad()
-                loss(self.x[index], self.y[index]).backward()
+                found = loss(self.x[index], self.y[index])
+                found.backward()
+                total += found.item() * len(index) / len(self.y)
                 optimizer.step()
                 with torch.no_grad():
                     after()
+        self.losses.append(total)
         for p in parameters:
             p.requires_grad_(False)
 
@@ -85,14 +92,16 @@ def mean_by_samples(
 def largest_difference(
     turn: Turn,
     server: Server = mean_by_samples,
-    download: Callable[[Tensors], Tensors] = lambda state: state,
+    download: Callable[[Tensors, int], Tensors] = lambda state, client: state,
     *,
     rounds: int = 2,
     prepare: Callable[[nn.Module], object] = lambda module: None,
     **keys: object,
 ) -> float:
-    """Of any tensor that is received, sent or kept, between our method and the slow one: norm of
-    the difference / norm.
+    """Of any tensor that is received, sent or kept, and of any loss that is told, between our
+    method and the slow one: norm of the difference / norm.
+
+    download: the server's state, a client → what it receives.
 
     `prepare` changes what a client keeps before it starts.
     """
@@ -106,22 +115,24 @@ def largest_difference(
         plain.train(1)
         sent, counts = {}, {}
         for k in plain.uploads:
-            found.append(difference(plain.received[k], download(state)))
+            found.append(difference(plain.received[k], download(state, k)))
             train = plain.data(k).train
             generator = torch_generator(plain.experiment.seed, "train", k, round)
             client = Client(
                 plain.experiment, train.batch(slice(None)).double(), train.labels, generator, round
             )
-            sent[k], counts[k] = turn(kept[k], doubled(download(state)), client), len(train)
+            sent[k], counts[k] = turn(kept[k], doubled(download(state, k)), client), len(train)
             found.append(difference(plain.uploads[k].tensors, sent[k]))
             found.append(difference(tensors_of(plain.model(k)), kept[k]))
+            told = zip(plain.visits[k].losses.values(), client.losses, strict=True)
+            found += [abs(ours - theirs) / abs(theirs) for ours, theirs in told]
         visits.append(set(plain.uploads))
         state = server(sent, counts, state, round)
     assert rounds < 2 or (visits[0] != visits[1] and len(visits[0] | visits[1]) == 3), (
         "choose a seed that samples all of them"
     )
     return max(
-        *found, difference(plain.method.download(plain.state, 0, rounds + 1), download(state))
+        *found, difference(plain.method.download(plain.state, 0, rounds + 1), download(state, 0))
     )
 
 

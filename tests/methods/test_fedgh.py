@@ -5,36 +5,17 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.training.flops import count_operations
+from tests.conftest import keys_in
 from tests.methods import obvious, slow, slow_server
 from tests.plain import maker, samples
 
 method = maker({"method": "fedgh", "models": "cnn5"})
-KEYS = {
-    "method": "fedgh",
-    "seed": slow_server.SEED,
-    "fedgh.server-lr": 0.3,
-    "fedgh.server-epochs": 2,
-    "fedgh.server-batch": 4,
+KEYS = keys_in("method=fedgh fedgh.server-lr=0.3 fedgh.server-epochs=2 fedgh.server-batch=4") | {
+    "seed": slow_server.SEED
 }
-
-
-def report(rows: dict[int, Tensor]) -> Upload:
-    return Upload(
-        {
-            "classes": torch.tensor(sorted(rows)),
-            "means": torch.stack([rows[c] for c in sorted(rows)]),
-        },
-        5,
-    )
-
-
-def a_report(classes: list[int], seed: int = 0) -> Upload:
-    random = torch.Generator().manual_seed(seed)
-    return report({c: torch.rand(500, generator=random) for c in classes})
 
 
 WRONG = ("own header", "means before training", "order", "sum")
@@ -74,7 +55,7 @@ def difference(wrong: str = "") -> float:
 
 def test_the_servers_operations_are_seen() -> None:
     gh = method()
-    uploads = {k: a_report([k, 9], seed=k) for k in range(6)}
+    uploads = {k: slow_server.a_report([k, 9], seed=k) for k in range(6)}
     with count_operations() as operations:
         gh.aggregate(uploads, gh.state_init(1), 3)
     assert operations.total == 2 * 2 * 12 * 500 * 10, (

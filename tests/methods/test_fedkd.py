@@ -291,19 +291,9 @@ def test_refuses_factors_that_are_larger_than_dense_and_takes_dense() -> None:
     assert fedkd.largest_upload(fedkd.state_init(0)) == 4 * 670_058
     fedkd.check(Upload({name: torch.zeros_like(t) for name, t in fedkd.initial.items()}, 5), {}, 0)
     rank = 500 * 800 // 1300 + 1
+    larger = {"fc1.weight/u": torch.zeros(500, rank), "fc1.weight/v": torch.zeros(rank, 800)}
     with pytest.raises(Refused):
-        fedkd.check(
-            Upload(
-                good(fedkd)
-                | {
-                    "fc1.weight/u": torch.zeros(500, rank),
-                    "fc1.weight/v": torch.zeros(rank, 800),
-                },
-                5,
-            ),
-            {},
-            0,
-        )
+        fedkd.check(Upload(good(fedkd) | larger, 5), {}, 0)
 
 
 def test_private_init_does_not_depend_on_what_the_process_did_before() -> None:

@@ -12,16 +12,14 @@ from torch.nn.functional import cross_entropy
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.methods.tensors import tensors_of
+from tests.conftest import keys_in
 from tests.methods.slow import Client, Turn, extract, largest_difference, layer, part
 from tests.plain import maker, samples
 
 method = maker({"method": "fedmrl", "batch-size": 8, "models": "cnn4,cnn5"})
-KEYS = {
-    "method": "fedmrl",
-    "fedmrl.representation-dim": 30,
-    "fedmrl.small-weight": 0.7,
-    "fedmrl.large-weight": 1.2,
-}
+KEYS = keys_in(
+    "method=fedmrl fedmrl.representation-dim=30 fedmrl.small-weight=0.7 fedmrl.large-weight=1.2"
+)
 WRONG = ("weights", "order", "slice before P", "detached")
 
 

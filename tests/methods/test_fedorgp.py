@@ -15,13 +15,9 @@ from tests.plain import maker
 
 method = maker({"method": "fedorgp", "models": "cnn5", "batch-size": 8})
 KEYS: dict[str, object] = keys_in("fedorgp.lambda=2.0 fedorgp.server-lambda=0.7 fedorgp.gamma=1.5")
-KEYS |= {
-    "method": "fedorgp",
-    "seed": slow_server.SEED,
-    "fedorgp.server-lr": 0.3,
-    "fedorgp.server-epochs": 3,
-    "fedorgp.server-batch": 4,
-}
+KEYS |= keys_in(
+    "method=fedorgp fedorgp.server-lr=0.3 fedorgp.server-epochs=3 fedorgp.server-batch=4"
+) | {"seed": slow_server.SEED}
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
@@ -33,18 +29,7 @@ WRONG = ("detached", "own too", "signed", "swapped")
 
 def difference(wrong: str = "") -> float:
     def turn(kept: Tensors, received: Tensors, client: slow.Client) -> Tensors:
-        known = dict(zip(received["classes"].int().tolist(), received["means"], strict=True))
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            total = slow_server.own_loss(kept, x, y)
-            for r, c in zip(slow.extract(kept, x), y.tolist(), strict=True):
-                if c in known:
-                    of = r.detach() if wrong == "detached" else r
-                    total = total + 2.0 * (1 - cosine(of, known[c])) / len(y)
-            return total
-
-        slow_server.descend(kept, client, loss)
-        return slow_server.report(kept, client)
+        return slow_server.towards(kept, received, client, lambda a, b: 1 - cosine(a, b), wrong)
 
     def server(
         sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
@@ -72,7 +57,7 @@ def difference(wrong: str = "") -> float:
         return new | {"classes": torch.tensor(known).double(), "means": net_of(new)[known]}
 
     return slow.largest_difference(
-        turn, server, lambda state: {n: state[n] for n in ("classes", "means")}, **KEYS
+        turn, server, lambda state, client: {n: state[n] for n in ("classes", "means")}, **KEYS
     )
 
 

@@ -1,26 +1,20 @@
-"""FedProto against plain loops: a step, the prototypes of a clean pass, and the weighted mean by
-class."""
+"""FedProto: whole rounds against a slow loop, the prototypes of a clean pass, and the mean by
+class, weighted or not."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
+from torch import Tensor
+from torch.nn.functional import mse_loss
 
-from pfedlora_flwr.methods.method import Refused, Upload
-from tests.methods import obvious
+from pfedlora_flwr.methods.method import Refused, Tensors, Upload
+from tests.methods import obvious, slow, slow_server
 from tests.plain import maker, samples, visit
 
 method = maker({"method": "fedproto", "models": "cnn5", "batch-size": 8})
 LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
-
-
-def prototypes(classes: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
-    return {
-        "classes": torch.tensor(classes),
-        "means": torch.rand(len(classes), 500, generator=torch.Generator().manual_seed(seed)),
-    }
 
 
 def report(rows: dict[int, tuple[float, int]]) -> Upload:
@@ -32,25 +26,34 @@ def report(rows: dict[int, tuple[float, int]]) -> Upload:
     )
 
 
-@pytest.mark.parametrize("weight", [0.0, 1.0, 4.0])
-def test_a_step_descends_ce_plus_lambda_times_mse_where_there_is_a_prototype(weight: float) -> None:
-    proto, data = method(**{"lr": 0.1, "fedproto.lambda": weight}), samples(LABELS)
-    model, twin, received = (
-        proto.private_init(0, 1),
-        proto.private_init(0, 1),
-        prototypes([0, 7, 9]),
-    )
-    known = dict(zip([0, 7, 9], received["means"], strict=True))
-    loss = cross_entropy(twin(data.inputs), data.labels)
-    for row, y in zip(twin.encode(data.inputs), LABELS, strict=True):
-        if y in known:
-            loss = loss + weight * (row - known[y]).square().mean() / len(LABELS)
-    made = visit(proto.experiment)
-    proto.local_update(model, received, data, made)
-    assert made.losses["model"] == pytest.approx(loss.item(), rel=1e-5)
-    gradients = torch.autograd.grad(loss, list(twin.parameters()))
-    for now, start, slope in zip(model.parameters(), twin.parameters(), gradients, strict=True):
-        assert torch.allclose(now, start - 0.1 * slope, atol=1e-6)
+KEYS = {"method": "fedproto", "seed": slow_server.SEED, "fedproto.lambda": 2.0}
+WRONG = ("detached", "sum", "equal weights")
+
+
+def difference(wrong: str = "") -> float:
+    def turn(kept: Tensors, received: Tensors, client: slow.Client) -> Tensors:
+        sent = slow_server.towards(kept, received, client, mse_loss, wrong)
+        held = client.y.tolist()
+        return sent | {"counts": torch.tensor([held.count(c) for c in sent["classes"]]).double()}
+
+    def server(
+        sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
+    ) -> Tensors:
+        """Rows that end with their counts."""
+        wide = {
+            k: one | {"means": torch.cat([one["means"], one["counts"][:, None]], 1)}
+            for k, one in sent.items()
+        }
+        return slow_server.remembered(wide, state)
+
+    def mean(rows: Tensor) -> Tensor:
+        weights = torch.ones(len(rows)) if wrong == "equal weights" else rows[:, -1]
+        return (rows[:, :-1] * weights[:, None]).sum(0) / weights.sum()
+
+    def download(state: Tensors, client: int) -> Tensors:
+        return slow_server.merged(state, 500, mean)
+
+    return slow.largest_difference(turn, server, download, **KEYS)
 
 
 def test_prototypes_are_the_means_of_a_clean_pass_after_training() -> None:

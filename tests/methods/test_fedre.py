@@ -8,16 +8,13 @@ import torch
 from torch import Tensor
 
 from pfedlora_flwr.methods.method import Refused, Tensors, Upload
+from tests.conftest import keys_in
 from tests.methods import slow, slow_server
 from tests.plain import maker
 
 method = maker({"method": "fedre", "models": "cnn5"})
-KEYS = {
-    "method": "fedre",
-    "seed": slow_server.SEED,
-    "fedre.server-lr": 0.2,
-    "fedre.server-epochs": 3,
-    "fedre.server-batch": 1,
+KEYS = keys_in("method=fedre fedre.server-lr=0.2 fedre.server-epochs=3 fedre.server-batch=1") | {
+    "seed": slow_server.SEED
 }
 
 

@@ -7,7 +7,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from pfedlora_flwr.methods.method import Tensors
 from tests.methods import slow, slow_server
@@ -38,27 +37,10 @@ def difference(wrong: str = "") -> float:
     def server(
         sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
     ) -> Tensors:
-        """By client and class, the last row."""
-        memory = (
-            {} if wrong == "forgets" else {name: row for name, row in state.items() if "/" in name}
-        )
-        for k, upload in sent.items():
-            memory |= {
-                f"{k}/{int(c)}": row
-                for c, row in zip(upload["classes"], upload["means"], strict=True)
-            }
-        return memory
+        return slow_server.remembered(sent, {} if wrong == "forgets" else state)
 
-    def download(state: Tensors) -> Tensors:
-        by_class: dict[int, list[Tensor]] = {}
-        for name, row in state.items():
-            if "/" in name:
-                by_class.setdefault(int(name.split("/")[1]), []).append(row)
-        means = [torch.stack(by_class[c]).mean(0) for c in sorted(by_class)]
-        return {
-            "classes": torch.tensor(sorted(by_class)).double(),
-            "means": torch.stack(means) if means else torch.zeros(0, 501),
-        }
+    def download(state: Tensors, client: int) -> Tensors:
+        return slow_server.merged(state, 501)
 
     return slow.largest_difference(turn, server, download, **KEYS)
 

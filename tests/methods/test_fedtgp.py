@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from pfedlora_flwr.methods.fedtgp import PrototypeNet
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.training.flops import count_operations
 from tests.methods import slow, slow_server
 from tests.plain import maker
@@ -17,17 +17,6 @@ from tests.plain import maker
 method = maker({"method": "fedtgp", "models": "cnn5", "batch-size": 8})
 KEYS: dict[str, object] = {"method": "fedtgp", "seed": slow_server.SEED, "fedtgp.lambda": 2.0}
 KEYS |= {"fedtgp.server-lr": 0.02, "fedtgp.server-epochs": 3, "fedtgp.server-batch": 4}
-
-
-def a_report(classes: list[int], seed: int = 0) -> Upload:
-    random = torch.Generator().manual_seed(seed)
-    return Upload(
-        {
-            "classes": torch.tensor(classes),
-            "means": torch.rand(len(classes), 500, generator=random),
-        },
-        5,
-    )
 
 
 def net_of(state: Tensors) -> Tensor:
@@ -45,18 +34,7 @@ WRONG = ("detached", "sum", "no margin", "least gap", "order")
 
 def difference(wrong: str = "") -> float:
     def turn(kept: Tensors, received: Tensors, client: slow.Client) -> Tensors:
-        known = dict(zip(received["classes"].int().tolist(), received["means"], strict=True))
-
-        def loss(x: Tensor, y: Tensor) -> Tensor:
-            total = slow_server.own_loss(kept, x, y)
-            for r, c in zip(slow.extract(kept, x), y.tolist(), strict=True):
-                if c in known:
-                    of = r.detach() if wrong == "detached" else r
-                    total = total + 2.0 * mse_loss(of, known[c]) / (1 if wrong == "sum" else len(y))
-            return total
-
-        slow_server.descend(kept, client, loss)
-        return slow_server.report(kept, client)
+        return slow_server.towards(kept, received, client, mse_loss, wrong)
 
     def server(
         sent: dict[int, Tensors], counts: dict[int, int], state: Tensors, round: int
@@ -91,7 +69,7 @@ def difference(wrong: str = "") -> float:
         return new | {"classes": torch.tensor(known).double(), "means": net_of(new)[known]}
 
     return slow.largest_difference(
-        turn, server, lambda state: {n: state[n] for n in ("classes", "means")}, **KEYS
+        turn, server, lambda state, client: {n: state[n] for n in ("classes", "means")}, **KEYS
     )
 
 
@@ -116,7 +94,7 @@ def test_a_report_on_its_prototype_has_a_finite_gradient() -> None:
 @pytest.mark.parametrize("batch", [0, 3])
 def test_the_servers_operations_are_seen(batch: int) -> None:
     tgp = method(**{"fedtgp.server-epochs": 2, "fedtgp.server-batch": batch})
-    state, uploads = tgp.state_init(1), {k: a_report([k, 9], seed=k) for k in range(3)}
+    state, uploads = tgp.state_init(1), {k: slow_server.a_report([k, 9], seed=k) for k in range(3)}
     with count_operations() as operations:
         tgp.aggregate(uploads, state, 3)
     layer = 2 * 10 * 500 * 500

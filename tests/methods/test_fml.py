@@ -1,51 +1,66 @@
-"""FML against plain loops: the two losses, peers that only teach, and what goes on the wire."""
+"""FML: whole rounds against a slow loop, peers that only teach, and the small model."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from pfedlora_flwr.config import from_flat
-from pfedlora_flwr.methods.mutual import small_model
+from pfedlora_flwr.methods.method import Tensors
+from pfedlora_flwr.methods.mutual import kl, small_model
 from pfedlora_flwr.models.registry import build
 from pfedlora_flwr.models.task import Task
-from tests.plain import make, maker, samples, visit
-
-method = maker({"method": "fml", "batch-size": 8})
-LABELS = [0, 0, 3, 3, 3, 7, 7, 1]
+from tests.methods import obvious, slow, slow_server
+from tests.plain import make
 
 
-def test_a_step_is_one_step_of_each_model_with_its_own_optimiser() -> None:
-    fml, data = method(**{"lr": 0.1, "fml.alpha": 0.3, "fml.beta": 0.8}), samples(LABELS)
-    model, twin, theta, small = (
-        fml.private_init(1, 1),
-        fml.private_init(1, 1),
-        fml.state_init(2),
-        build("cnn5", Task(10)),
+def test_kl_is_batchmean_and_its_peer_gets_no_gradient() -> None:
+    learner, peer = (
+        torch.randn(6, 4, generator=torch.Generator().manual_seed(i), requires_grad=True)
+        for i in (1, 2)
     )
-    small.load_state_dict(theta)
-    made = visit(fml.experiment)
-    upload = fml.local_update(model, theta, data, made)
-    own, shared = twin(data.inputs), small(data.inputs)
-    p, q = own.softmax(1), shared.softmax(1)
-    local_loss = (
-        0.3 * cross_entropy(own, data.labels)
-        + 0.7 * (q.detach() * (q.detach().log() - p.log())).sum() / 8
+    loss = kl(learner, peer)
+    assert loss.item() == pytest.approx(
+        obvious.kl(obvious.array(peer), obvious.array(learner)), rel=1e-5
     )
-    small_loss = (
-        0.8 * cross_entropy(shared, data.labels)
-        + 0.2 * (p.detach() * (p.detach().log() - q.log())).sum() / 8
-    )
-    for mine, theirs, loss in (
-        (twin, model.state_dict(), local_loss),
-        (small, upload.tensors, small_loss),
-    ):
-        for (name, start), gradient in zip(
-            mine.named_parameters(), torch.autograd.grad(loss, list(mine.parameters())), strict=True
-        ):
-            assert torch.allclose(theirs[name], start - 0.1 * gradient, atol=1e-6), name
-    assert made.losses["model"] == pytest.approx((local_loss + small_loss).item(), rel=1e-5)
+    loss.backward()
+    assert peer.grad is None
+    difference = [
+        obvious.softmax(q) - obvious.softmax(p)
+        for q, p in zip(obvious.array(learner), obvious.array(peer), strict=True)
+    ]
+    np.testing.assert_allclose(obvious.array(learner.grad), np.stack(difference) / 6, atol=1e-6)
+    assert kl(peer, peer).item() == pytest.approx(0, abs=1e-6)
+
+
+KEYS = {"method": "fml", "seed": slow_server.SEED, "fml.alpha": 0.3, "fml.beta": 0.8}
+WRONG = ("swapped", "peers learn, too", "from the learner", "of classes")
+
+
+def difference(wrong: str = "") -> float:
+    """α CE + (1 − α) KL(p_θ ‖ p_ω) for ω, β CE + (1 − β) KL(p_ω ‖ p_θ) for θ; a peer is fixed."""
+    alpha, beta = (0.8, 0.3) if wrong == "swapped" else (0.3, 0.8)
+
+    def divergence(learner: Tensor, peer: Tensor) -> Tensor:
+        q, p = learner.softmax(1), peer.softmax(1)
+        p = p if wrong == "peers learn, too" else p.detach()
+        if wrong == "from the learner":
+            q, p = p, q
+        return (p * (p.log() - q.log())).sum() / (p.numel() if wrong == "of classes" else len(p))
+
+    def turn(kept: Tensors, received: Tensors, client: slow.Client) -> Tensors:
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            own, small = (slow.layer(p, "fc3", slow.extract(p, x)) for p in (kept, received))
+            of_own = alpha * cross_entropy(own, y) + (1 - alpha) * divergence(own, small)
+            return of_own + beta * cross_entropy(small, y) + (1 - beta) * divergence(small, own)
+
+        client.sgd([*kept.values(), *received.values()], loss)
+        return received
+
+    return slow.largest_difference(turn, **KEYS)
 
 
 @pytest.mark.parametrize(

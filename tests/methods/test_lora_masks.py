@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import needs, run_locally
+from tests.conftest import keys_in, needs, run_locally
 from tests.methods.test_fedlora import MEANS
 from tests.models.bases import base
 from tests.plain import Plain
@@ -19,22 +19,11 @@ pytestmark = [needs("timm", "peft"), pytest.mark.slow]
 
 @pytest.mark.parametrize("name", MEANS)
 def test_the_sum_is_the_plain_mean(name: str, tmp_path: Path) -> None:
-    keys = {
-        "method": name,
-        "models": base(tmp_path, "test_vit"),
-        "train": "lora",
-        "clients": 3,
-        "rounds": 2,
-        "dataset": "synthetic:90",
-        "partition.kind": "iid",
-        "batch-size": 16,
-        "evaluate-every": 2,
-        "evaluate-initial": False,
-        "device": "cpu",
-        "lr": 0.1,
-        "secagg.enabled": True,
-        "secagg.max-samples": 128,
-    }
+    keys = keys_in(
+        "train=lora clients=3 rounds=2 dataset=synthetic:90 partition.kind=iid batch-size=16 "
+        "evaluate-every=2 evaluate-initial=false device=cpu lr=0.1 secagg.enabled=true "
+        "secagg.max-samples=128"
+    ) | {"method": name, "models": base(tmp_path, "test_vit")}
     plain = Plain(keys)
     first = plain.state
     plain.train(2)

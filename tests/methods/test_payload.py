@@ -27,6 +27,7 @@ EQUAL = {
         "fedrod": LAST,
     },
     "homogeneous": {
+        "pfedlora": (120_670, 126_160),
         **dict.fromkeys(("fml", "fedavg", "fedprox", "ditto", "fedrod", "fedbn"), WHOLE),
         **dict.fromkeys(("apfl", "fedala"), WHOLE),
         **dict.fromkeys(("pfedmoe", "pfedafm", "fedper", "fedrep", "fedbabu"), BODY),
@@ -34,7 +35,6 @@ EQUAL = {
         "standalone": (0, 0),
         "fedmrl": (1_817_158, 1_826_248),
         "pfedes": (443, 443),
-        "pfedlora": (120_670, 126_160),
     },
 }
 """Parameters up, of 10 and 100 classes, and as many down."""

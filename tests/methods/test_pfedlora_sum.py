@@ -26,27 +26,18 @@ from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import torch_generator
-from tests.conftest import needs
+from tests.conftest import keys_in, needs
 from tests.methods.obvious import Array, array, softmax
 from tests.models.bases import CLASSES, base
 from tests.plain import Plain, make, samples
 
 pytestmark = needs("timm")
 RANK = 6
-KEYS: dict[str, object] = {
-    "method": "pfedlora_plus",
-    "train": "head",
-    "representation": "pretrained-logits",
-    "clients": 5,
-    "partition.kind": "pathological",
-    "partition.classes-per-client": 4,
-    "participation": 0.6,
-    "dataset": "synthetic:150",
-    "batch-size": 8,
-    "local-epochs": 2,
-    "lr": 0.05,
-    "adapter.hidden-dim": RANK,
-}
+KEYS: dict[str, object] = keys_in(
+    "method=pfedlora_plus train=head representation=pretrained-logits clients=5 "
+    "partition.kind=pathological partition.classes-per-client=4 participation=0.6 "
+    "dataset=synthetic:150 batch-size=8 local-epochs=2 lr=0.05"
+) | {"adapter.hidden-dim": RANK}
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,13 @@ leave as it was, what is refused, and whole rounds against the equations in each
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.methods import registry
@@ -35,8 +36,8 @@ WIDTHS = {"fd": 10, "fedproto": 16, "fedssa": 17, "fedgh": 16, "fedtgp": 16, "fe
 """Methods that report a row a class, and its length."""
 TRAINED_THERE = ("fedgh", "fedtgp", "fedre", "fedorgp")
 """Methods whose server trains, on the uploads in the order in which it is given them."""
-EQUATIONS = ["fedgh", "fedmrl", "fedorgp", "fedre", "fedssa", "fedtgp"]
-EQUATIONS += ["pfedafm", "pfedes", "pfedmoe"]
+EQUATIONS = ["fd", "fedgh", "fedmrl", "fedorgp", "fedproto", "fedre", "fedssa", "fedtgp", "fml"]
+EQUATIONS += ["lg_fedavg", "pfedafm", "pfedes", "pfedlora", "pfedmoe"]
 """Files with a slow loop, `difference`, and the terms in which it can be `WRONG`."""
 
 
@@ -157,39 +158,16 @@ def test_what_is_no_report_of_rows_is_refused(
     if name == "fedproto" and "counts" in change:
         pytest.skip("it has them: tests/methods/test_fedproto.py")
     good |= {"counts": torch.tensor([2, 3])} if name == "fedproto" else {}
-    state = method.state_init(0)
-    method.check(Upload(good, 5), state, 0)
     if (means := change.get("means")) is not None:
         change = change | {"means": means.new_zeros(len(means), means.shape[1] - 500 + width)}
-        good |= {"counts": torch.ones(len(means)).long()} if name == "fedproto" else {}
+    if name == "fedproto" and "classes" in change and means is not None:
+        change |= {"counts": torch.ones(len(means), dtype=torch.int64)}
+    state = method.state_init(0)
+    method.check(Upload(good, 5), state, 0)
     with pytest.raises(Refused, match=word):
         method.check(Upload(good | change, 5), state, 0)
     row = 8 + 4 * width + (8 if name == "fedproto" else 0)
     assert method.largest_upload(state) == 10 * row
-
-
-@pytest.mark.parametrize("name", ["fedproto", "fedtgp", "fedorgp"])
-def test_the_nearest_prototype_is_another_predictor(name: str) -> None:
-    """By its distance; of fedorgp by its angle. Before there is one there is no such predictor."""
-    method, data = of(name, models="cnn5"), samples([0] * 20)
-    model = method.private_init(0, 1)
-    assert method.other_predictors(model, method.download(method.state_init(0), 0, 1)) == {}
-    rows = model.encode(data.inputs).detach()
-    means = rows[[3, 7, 11]]  # near some images each, and nearer to none than zeros, which are none
-    if name == "fedorgp":
-        means -= 2 * rows.mean(0)
-    else:
-        means[:, (rows == 0).all(0)] = 10.0
-    scores = method.other_predictors(model, {"classes": torch.tensor([1, 4, 8]), "means": means})
-    found = scores["prototype"](data.inputs)
-    assert found.shape == (20, 10)
-    assert not found.isnan().any()
-    unit = [t / t.square().sum(1, keepdim=True).sqrt() for t in (rows, means)]
-    near = unit[0] @ unit[1].T if name == "fedorgp" else -torch.cdist(rows, means)
-    nearest = [[1, 4, 8][int(i)] for i in near.argmax(1)]
-    assert found.argmax(1).tolist() == nearest
-    assert len(set(nearest)) > 1
-    assert float(near.max()) < (0 if name == "fedorgp" else -float(rows.norm(dim=1).max()))
 
 
 @pytest.mark.parametrize(
@@ -217,14 +195,41 @@ def test_with_nothing_from_others_a_first_visit_is_standalones_to_the_bit(
     assert all(torch.equal(own[n], t) for n, t in tensors_of(twin).items())
 
 
+def closeness(one: Tensor, other: Tensor) -> float:
+    return -float((one - other).square().sum())
+
+
+def cosine(one: Tensor, other: Tensor) -> float:
+    return float(one @ other / (one.norm() * other.norm()))
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("fedproto", closeness), ("fedtgp", closeness), ("fedorgp", cosine)]
+)
+def test_the_nearest_prototype_is_another_predictor(
+    name: str, near: Callable[[Tensor, Tensor], float]
+) -> None:
+    method, data = of(name, models="cnn5"), samples([0] * 20)
+    model = method.private_init(0, 1)
+    assert method.other_predictors(model, method.download(method.state_init(0), 0, 1)) == {}
+    rows, classes = model.encode(data.inputs).detach(), [1, 4, 8]
+    means = rows[[3, 7, 11]]  # near some inputs each
+    best = [classes[max(range(3), key=lambda i: near(row, means[i]))] for row in rows]
+    assert {*best} == {*classes}
+    received = {"classes": torch.tensor(classes), "means": means}
+    scores = method.other_predictors(model, received)["prototype"](data.inputs)
+    assert scores.shape == (20, 10)
+    assert not scores.isnan().any()
+    assert scores.argmax(1).tolist() == best
+
+
 @pytest.mark.parametrize(("name", "passes"), [("pfedlora", 1), ("pfedes", 2)])
-def test_a_second_phase_changes_no_statistic_of_batch_normalisation(name: str, passes: int) -> None:
-    """passes: through the client's model in a step of the first phase."""
-    method = of(name, models="cnn5", **{"local-epochs": 3})
+def test_a_frozen_model_keeps_its_statistics(name: str, passes: int) -> None:
+    """passes: through the model, in each step of the phase that trains it."""
+    method, data = of(name, **{"models": "cnn5", "local-epochs": 3}), samples([0, 1, 2, 3] * 2)
     model: Any = method.private_init(0, 3)
     norm = model.conv1 = nn.Sequential(model.conv1, nn.BatchNorm2d(16))
-    data, here = samples([0, 1, 2, 3] * 2), visit(method.experiment)
-    method.local_update(model.train(), method.state_init(5), data, here)
+    method.local_update(model.train(), method.state_init(5), data, visit(method.experiment))
     assert norm[1].num_batches_tracked == 3 * passes
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from pfedlora_flwr.methods.method import Method
+from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.runs.trained import Trained
+from tests.plain import make
 
 CLASSES = 20
 """Of their own classifiers."""
@@ -80,9 +81,10 @@ def documents(file: Path, n: int = 60) -> None:
             writer.writerow([text, ["hockey", "motorcycles"][i % 2], f"p{i % 4 // 2}"])
 
 
-def untrained(method: Method) -> Trained:
-    """Client 1 of a run on images of ten classes, as it begins."""
+def untrained(method: str, **keys: object) -> Trained:
+    """Client 1 of ten classes, as it begins."""
+    of = make(from_flat({"method": method, **keys}))
     about = {"mean": [0.5] * 3, "std": [0.25] * 3, "class_names": list("0123456789")}
     about |= {"versions": {}, "site": {}}
-    module = method.private_init(1, 5).eval()
-    return Trained(1, 3, "0" * 64, method.experiment, method, module, about, None)
+    module = of.private_init(1, 5).eval()
+    return Trained(1, 3, "0" * 64, of.experiment, of, module, about, None)

@@ -28,7 +28,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.site.policy import Policy
 from pfedlora_flwr.training.loop import Samples, infer
-from tests.conftest import Call, run_locally
+from tests.conftest import Call, keys_in, run_locally
 from tests.models.bases import base
 from tests.test_joining import serve, sites  # noqa: F401
 
@@ -126,17 +126,10 @@ def test_methods_of_one_width_train_on_them_and_models_come_back(
 ) -> None:
     models = ",".join(base(where, name) for name in NAMES)
     kind = written(pfedlora, models)
-    keys: dict[str, Any] = {
-        "models": models,
-        "train": "head",
-        "dataset": "synthetic:300",
-        "clients": 4,
-        "partition.kind": "iid",
-        "rounds": 2,
-        "representation": "anchors:a.anchors",
-        "representation-norm": "layer",
-        "method": method,
-    }
+    keys: dict[str, Any] = keys_in(
+        "train=head dataset=synthetic:300 clients=4 partition.kind=iid rounds=2 "
+        "representation=anchors:a.anchors representation-norm=layer"
+    ) | {"models": models, "method": method}
     if method == "pfedlora_plus":
         keys["adapter.down"] = "fixed"
     done = run_locally(where / "run", keys)

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 import safetensors
 
-from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.ops.export import export
 from tests.models.bases import untrained
-from tests.plain import make
 
 
 @pytest.mark.parametrize("name", ["fedmrl", "pfedmoe", "pfedafm"])
 def test_both_models_are_exported_and_named(name: str, tmp_path: Path) -> None:
-    trained = untrained(make(from_flat({"method": name})))
+    trained = untrained(name)
     assert export(trained, "safetensors", tmp_path / "model") < 1e-5
     with safetensors.safe_open(tmp_path / "model", "pt") as stored:
         assert stored.metadata()["architecture"] == "cnn2 with a shared cnn5"

@@ -21,19 +21,14 @@ from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
-from tests.conftest import Call, run_locally
+from tests.conftest import Call, keys_in, run_locally
 from tests.models import modules
 from tests.plain import Plain
 
 NAME = "tests.models.modules:HalfFrozen"
-KEYS = {
-    "method": "lg_fedavg",
-    "models": NAME,
-    "clients": 2,
-    "partition.kind": "iid",
-    "batch-size": 8,
-    "dataset": "synthetic:60",
-}
+KEYS = keys_in(
+    "method=lg_fedavg clients=2 partition.kind=iid batch-size=8 dataset=synthetic:60"
+) | {"models": NAME}
 KEPT = [
     *(f"module.trained.0.{name}" for name in ("weight", "bias")),
     *(f"module.trained.1.{name}" for name in ("weight", "bias", "running_mean", "running_var")),

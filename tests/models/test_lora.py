@@ -25,7 +25,7 @@ from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.launch.trainable import check_trainable
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.models import linear, lora
-from pfedlora_flwr.models.kept import base_of, kept, restore
+from pfedlora_flwr.models.kept import base_of, kept
 from pfedlora_flwr.models.model import ClientModel
 from pfedlora_flwr.models.registry import build, facts
 from pfedlora_flwr.models.task import Task
@@ -253,24 +253,6 @@ def test_keys_of_lora_without_lora_are_said_to_be_unused() -> None:
     config = run_config({"train": "head", "lora.rank": 4})
     assert unused(["lora.rank", "train"], config) == ["lora.rank is not used: train is head"]
     assert unused(["lora.rank"], run_config({"train": "head,lora", "models": "my:Net"})) == []
-
-
-def test_a_base_that_changed_is_refused_in_a_line(bases: dict[str, str], tmp_path: Path) -> None:
-    file = tmp_path / "w.safetensors"
-    state = safetensors.torch.load_file(bases["test_vit"].partition("=")[2])
-    safetensors.torch.save_file(state, file)
-    name = f"timm:test_vit:weights={file} (train=lora)"
-    model = made(name)
-    tensors, trained_on = kept(stirred(model)), base_of(model)
-    safetensors.torch.save_file(state | {"cls_token": state["cls_token"] + 1}, file)
-    with pytest.raises(UserError, match="its model was trained on the base") as error:
-        restore("its model", made(name), tensors, trained_on)
-    assert len(str(error.value).splitlines()) == 1
-    file.unlink()
-    assert facts(name, TASK).width == 64, "what a server asks needs no file"
-    other = bases["test_resnet"].partition(":weights")[2]
-    with pytest.raises(UserError, match="its weights lack"):
-        made(f"timm:test_vit:weights{other} (train=lora)")
 
 
 def test_a_users_own_module_takes_it_where_it_is_told(tmp_path: Path) -> None:

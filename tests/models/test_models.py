@@ -23,7 +23,6 @@ PARAMETERS = {
     "cnn4": (1_060_358, 1_105_448),
     "cnn5": (670_058, 715_148),
 }
-MIB = {"cnn1": 10.00, "cnn2": 6.92, "cnn3": 5.04, "cnn4": 4.04, "cnn5": 2.556}
 
 
 def count(module: nn.Module) -> int:
@@ -33,30 +32,21 @@ def count(module: nn.Module) -> int:
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_parameters_of_the_models(name: str) -> None:
     assert (count(build(name, Task(10))), count(build(name, Task(100)))) == PARAMETERS[name]
-    assert round(count(build(name, Task(10))) * 4 / 2**20, 2) == pytest.approx(MIB[name], abs=0.006)
 
 
-@pytest.mark.parametrize(
-    ("kind", "width", "hidden", "classes", "expected"),
-    [
-        ("reduced", 2000, 100, 10, 201_110),
-        ("reduced", 2000, 500, 10, 1_005_510),
-        ("reduced", 2000, 100, 100, 210_200),
-        ("reduced", 2000, 500, 100, 1_050_600),
-        ("decomposed", 500, 20, 10, 10_230),
-        ("decomposed", 500, 40, 10, 20_450),
-        ("decomposed", 500, 60, 10, 30_670),
-        ("decomposed", 500, 80, 10, 40_890),
-        ("decomposed", 500, 20, 100, 12_120),
-        ("decomposed", 500, 40, 100, 24_140),
-        ("decomposed", 500, 60, 100, 36_160),
-        ("decomposed", 500, 80, 100, 48_180),
-    ],
-)
-def test_parameters_of_the_adapters(
-    kind: str, width: int, hidden: int, classes: int, expected: int
-) -> None:
-    assert count(Adapter(width, hidden, classes, kind)) == expected
+ADAPTERS = {
+    ("reduced", 2000, 10): {100: 201_110, 500: 1_005_510},
+    ("reduced", 2000, 100): {100: 210_200, 500: 1_050_600},
+    ("decomposed", 500, 10): {20: 10_230, 40: 20_450, 60: 30_670, 80: 40_890},
+    ("decomposed", 500, 100): {20: 12_120, 40: 24_140, 60: 36_160, 80: 48_180},
+}
+"""By kind, width and classes, the hidden width and the parameters."""
+
+
+@pytest.mark.parametrize(("kind", "width", "classes"), ADAPTERS)
+def test_parameters_of_the_adapters(kind: str, width: int, classes: int) -> None:
+    expected = ADAPTERS[kind, width, classes]
+    assert {h: count(Adapter(width, h, classes, kind)) for h in expected} == expected
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
@@ -82,10 +72,6 @@ def test_the_model_is_the_papers_layer_by_layer_wherever_it_parts(name: str) -> 
     assert torch.equal(model(images), model.fc3(plain(images)))
     assert torch.equal(model.trunk(images), plain[:9](images))
     assert (model.width, model.trunk_width) == (500, SHAPES[name][1])
-    assert torch.equal(model.head(model.encode(images)), model(images))
-    assert torch.equal(model.rest(model.trunk(images)), model(images))
-    assert model.encode(images).shape == (4, 500)
-    assert model.trunk(images).shape == (4, model.trunk_width)
 
 
 def test_decomposed_has_nothing_between_and_reduced_a_relu() -> None:

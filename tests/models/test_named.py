@@ -298,8 +298,7 @@ def test_names_with_files_are_absolute_in_a_run_and_several_models_stand_beside_
 @pytest.mark.parametrize("name", ["timm:mobilenetv3_small_050", "torchvision:mobilenet_v3_small"])
 def test_an_exported_client_is_loaded_by_its_library_and_by_name(name: str, tmp_path: Path) -> None:
     library, _, architecture = name.partition(":")
-    method = make(from_flat({"method": "standalone", "models": name}))
-    trained, file = untrained(method), tmp_path / "model.safetensors"
+    trained, file = untrained("standalone", models=name), tmp_path / "model.safetensors"
     assert export(trained, "safetensors", file) < 1e-5
     models = timm if library == "timm" else pytest.importorskip("torchvision").models
     theirs = (

@@ -27,7 +27,7 @@ from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.rng import generators
 from pfedlora_flwr.runs.trained import load_trained
-from tests.conftest import run_locally
+from tests.conftest import keys_in, run_locally
 from tests.models import modules
 
 HERE = "tests.models.modules:"
@@ -94,13 +94,8 @@ def test_a_module_with_a_convolution_in_three_dimensions_is_trained_shared_and_u
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODELS, "take", lambda *_: None)
-    keys = {
-        "method": "fml",
-        "models": HERE + "Volume",
-        "clients": 2,
-        "partition.kind": "iid",
-        "rounds": 2,
-        "dataset": "synthetic:100",
+    keys = keys_in("method=fml clients=2 partition.kind=iid rounds=2 dataset=synthetic:100") | {
+        "models": HERE + "Volume"
     }
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr

@@ -26,7 +26,7 @@ from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.flops import count_operations
-from tests.conftest import Lazily, needs
+from tests.conftest import Lazily, keys_in, needs
 from tests.models.bases import CLASSES, base
 from tests.plain import make, samples
 
@@ -150,14 +150,8 @@ def test_a_visit_with_a_frozen_encoder_changes_the_head_and_the_neck_alone(
     method: str, bases: dict[str, str]
 ) -> None:
     e = from_flat(
-        {
-            "method": method,
-            "models": bases["test_resnet"],
-            "train": "head",
-            "neck": "always",
-            "representation-width": 120,
-            "weight-decay": 0.1,
-        }
+        keys_in("train=head neck=always representation-width=120 weight-decay=0.1")
+        | {"method": method, "models": bases["test_resnet"]}
     )
     made = make(e)
     model = made.private_init(0, 1)
@@ -193,16 +187,19 @@ def test_the_encoder_is_read_once_and_shared_and_named_by_its_files_hash(
     assert torch.allclose(loaded.eval()(x), one(x), atol=1e-6)
 
 
+@pytest.mark.parametrize("train", ["head", "lora"])
 def test_another_file_under_the_name_of_a_base_is_refused_in_a_line(
-    bases: dict[str, str], tmp_path: Path
+    bases: dict[str, str], tmp_path: Path, train: str
 ) -> None:
+    if train == "lora":
+        pytest.importorskip("peft")
     file = tmp_path / "w.safetensors"
     state = safetensors.torch.load_file(bases["test_resnet"].partition("=")[2])
     safetensors.torch.save_file(state, file)
-    name = f"timm:test_resnet:weights={file} (train=head)"
+    name = f"timm:test_resnet:weights={file} (train={train})"
     trained = build(name, TASK)
     tensors, trained_on = kept(trained), base_of(trained)
-    assert set(tensors) == {"last.weight", "last.bias"}
+    assert (set(tensors) == {"last.weight", "last.bias"}) == (train == "head")
     safetensors.torch.save_file(state | {"conv1.0.weight": state["conv1.0.weight"] * 2}, file)
     with random_weights():
         again = build(name, TASK)

@@ -38,7 +38,7 @@ from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.kinds import TEXT
 from tests.alike import ends_alike
-from tests.conftest import Call, Cli, Done, Lazily, needs, run_locally
+from tests.conftest import Call, Cli, Done, Lazily, keys_in, needs, run_locally
 from tests.models.bases import documents, text_base
 
 transformers = Lazily("transformers")
@@ -70,18 +70,10 @@ def other(folder: Path) -> str:
 @pytest.fixture
 def keys(folder: Path, small: str, other: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setenv("PFEDLORA_CACHE", str(folder / "cache"))
-    return {
-        "models": f"{small},{other},{small}:layers=2",
-        "train": "lora,all,head",
-        "dataset": f"csv:{folder / 'docs.csv'}",
-        "data.text-column": "message",
-        "max-tokens": 16,
-        "clients": 3,
-        "partition.kind": "iid",
-        "batch-size": 8,
-        "lr": 0.1,
-        "rounds": 2,
-    }
+    return keys_in(
+        "train=lora,all,head data.text-column=message max-tokens=16 clients=3 "
+        "partition.kind=iid batch-size=8 lr=0.1 rounds=2"
+    ) | {"models": f"{small},{other},{small}:layers=2", "dataset": f"csv:{folder / 'docs.csv'}"}
 
 
 def made(name: str, seed: int = 1) -> Any:

@@ -47,6 +47,15 @@ def test_the_worked_example() -> None:
     assert spent("pfedlora", 1) == {"model": 27_195_600, "adapter": 9_765_200}
 
 
+def test_operations_grow_with_samples_and_epochs_and_cached_features_are_counted_once() -> None:
+    assert spent("standalone", 10, **{"local-epochs": 3}) == {"model": 27_073_200 * 10 * 3}
+    features, step = 2 * 4_820_800, 9_765_200 - 2 * 4_820_800
+    assert spent("pfedlora", 10, **{"local-epochs": 3}) == {
+        "model": 27_195_600 * 30,
+        "adapter": 10 * features + 30 * step,
+    }
+
+
 @pytest.mark.parametrize("classes", [10, 100])
 @pytest.mark.parametrize("name", list(SHAPES))
 def test_models_against_torch(name: str, classes: int) -> None:
@@ -62,24 +71,6 @@ def test_adapters_against_torch(kind: str, width: int, hidden: int, wants_gradie
     agrees(Adapter(width, hidden, 10, kind), torch.randn(3, width, requires_grad=wants_gradient))
     frozen = Adapter(width, hidden, 10, kind).requires_grad_(False)
     agrees(frozen, torch.randn(3, width, requires_grad=True))
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape"),
-    [
-        (nn.Linear(7, 5), (7,)),
-        (nn.Conv2d(3, 4, 3), (3, 9, 9)),
-        (nn.Conv2d(4, 6, 3, stride=2, padding=1), (4, 9, 9)),
-        (nn.Conv1d(3, 4, 5), (3, 20)),
-        (nn.Conv1d(4, 6, 3, stride=2, padding=1), (4, 20)),
-        (nn.Conv3d(2, 4, 3), (2, 6, 6, 6)),  # these two have no counter of their own
-        (nn.ConvTranspose2d(4, 6, 3, stride=2), (4, 5, 5)),
-    ],
-    ids=str,
-)
-def test_layers_against_torch(layer: nn.Module, shape: tuple[int, ...]) -> None:
-    agrees(layer, torch.randn(2, *shape))
-    agrees(layer, torch.randn(2, *shape, requires_grad=True))
 
 
 def test_layers_called_by_keyword_count_as_by_place() -> None:
@@ -137,15 +128,6 @@ class Attends(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         asked = tokens[:, : tokens.shape[1] // 2] + 0 if self.fewer else tokens
         return self.attention(asked, tokens, tokens, need_weights=self.need_weights)[0]
-
-
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("need_weights", [False, True])
-@pytest.mark.parametrize("wants_gradient", [False, True])
-def test_pytorchs_attention_against_torch(
-    need_weights: bool, half: bool, wants_gradient: bool
-) -> None:
-    agrees(Attends(need_weights, half), torch.randn(2, 6, 12, requires_grad=wants_gradient))
 
 
 def test_pytorchs_fused_attention_counts_as_its_parts_do() -> None:
@@ -281,11 +263,27 @@ class Lora(nn.Module):
         return weight + self.b @ self.a
 
 
-def test_parametrized_layers_against_torch() -> None:
-    layer = nn.Linear(7, 5).requires_grad_(False)
-    register_parametrization(layer, "weight", Lora(5, 7))
-    agrees(layer, torch.randn(4, 7))
-    agrees(weight_norm(nn.Conv1d(4, 6, 3)), torch.randn(2, 4, 9))
+LAYERS: list[tuple[nn.Module, tuple[int, ...]]] = [
+    (nn.Linear(7, 5), (2, 7)),
+    (nn.Conv1d(3, 4, 5), (2, 3, 20)),
+    (nn.Conv1d(4, 6, 3, stride=2, padding=1), (2, 4, 20)),
+    (nn.Conv2d(3, 4, 3), (2, 3, 9, 9)),
+    (nn.Conv2d(4, 6, 3, stride=2, padding=1), (2, 4, 9, 9)),
+    (nn.Conv3d(2, 4, 3), (2, 2, 6, 6, 6)),  # which have no layer of their own here
+    (nn.ConvTranspose2d(4, 6, 3, stride=2), (2, 4, 5, 5)),
+    *((Attends(*how), (2, 6, 12)) for how in itertools.product((False, True), repeat=2)),
+    (weight_norm(nn.Conv1d(4, 6, 3)), (2, 4, 9)),
+    (nn.Linear(7, 5).requires_grad_(False), (4, 7)),
+]
+register_parametrization(LAYERS[-1][0], "weight", Lora(5, 7))
+
+
+@pytest.mark.parametrize("wants_gradient", [False, True])
+@pytest.mark.parametrize(("layer", "shape"), LAYERS, ids=str)
+def test_layers_against_torch(
+    layer: nn.Module, shape: tuple[int, ...], wants_gradient: bool
+) -> None:
+    agrees(layer, torch.randn(shape, requires_grad=wants_gradient))
 
 
 def test_what_runs_in_no_module_is_not_counted() -> None:

@@ -27,20 +27,16 @@ from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.lanes import Lanes, fitting, turn, worker
 from tests.alike import ends_alike
-from tests.conftest import Call, Cli, Done, run_locally
+from tests.conftest import Call, Cli, Done, keys_in, run_locally
 from tests.plain import ANY_MODEL, SUMS
 
 CPU = torch.device("cpu")
 DROPPED = "tests.models.modules:Normalised"
 """With dropout, which draws from torch's global generator, and batch normalisation."""
-KEYS: dict[str, Any] = {
-    "dataset": "synthetic:300",
-    "clients": 6,
-    "partition.kind": "iid",
-    "rounds": 2,
-    "batch-size": 8,
-    "evaluate-initial": False,
-}
+KEYS: dict[str, Any] = keys_in(
+    "dataset=synthetic:300 clients=6 partition.kind=iid rounds=2 batch-size=8 "
+    "evaluate-initial=false"
+)
 
 
 def vectors(folder: Path) -> str:

@@ -25,7 +25,7 @@ from pfedlora_flwr.training.loop import (
     infer,
     padding_of,
 )
-from tests.conftest import run_locally
+from tests.conftest import keys_in, run_locally
 
 
 def visit(**keys: object) -> Visit:
@@ -190,12 +190,8 @@ def test_a_federation_with_batch_normalisation_has_no_batch_of_one(tmp_path: Pat
     """100 rows, 4 clients: 21 training samples each, of which batches of 20 leave one."""
     rows = np.random.default_rng(0).normal(size=(100, 5)).astype(np.float32)
     np.savez(tmp_path / "rows.npz", inputs=rows, labels=np.arange(100) % 2)
-    keys = {
-        "dataset": f"npz:{tmp_path / 'rows.npz'}",
-        "clients": 4,
-        "partition.kind": "iid",
-        "rounds": 1,
-        "batch-size": 20,
+    keys = keys_in("clients=4 partition.kind=iid rounds=1 batch-size=20") | {
+        "dataset": f"npz:{tmp_path / 'rows.npz'}"
     }
     keys["models"] = "mlp1,tests.models.modules:Normalised"
     assert run_locally(tmp_path / "run", keys).result["status"] == "completed"

@@ -18,7 +18,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.visit import checked
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.training.loss import balanced, cross_entropy, trained_by, weighted
-from tests.conftest import run_locally
+from tests.conftest import keys_in, run_locally
 
 KEYS = {"clients": 5, "participation": 0.6, "rounds": 2, "models": "tests.methods.narrow:Narrow"}
 CALLS: list[int] = []
@@ -95,12 +95,8 @@ def test_rare_classes_are_found_more_often_with_balanced_weights(tmp_path: Path)
     labels = (rng.random(600) < 0.08).astype(int)
     inputs = rng.normal(size=(600, 4)) + 0.9 * labels[:, None]
     np.savez(tmp_path / "t.npz", inputs=inputs, labels=labels)
-    keys = {
-        "dataset": f"npz:{tmp_path}/t.npz",
-        "clients": 2,
-        "partition.kind": "iid",
-        "rounds": 8,
-        "models": "mlp1",
+    keys = keys_in("clients=2 partition.kind=iid rounds=8 models=mlp1") | {
+        "dataset": f"npz:{tmp_path}/t.npz"
     }
     for weights in ("none", "balanced"):
         done = run_locally(tmp_path / weights, keys | {"method": "fedavg", "loss.weights": weights})
