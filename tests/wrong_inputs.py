@@ -967,7 +967,7 @@ audit run | written('server/partition', 'own') → have data of their own, which
         r"""
 compare conf.yaml --output run | COMPARE, locked('run/.lock') → run is in use by a running compare
 compare conf.yaml --output run | COMPARE, files(run__plan__json=OTHER) → holds the comparison
-    'other'
+    'other'; give another output folder
 """,
     ),
     *table(
