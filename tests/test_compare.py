@@ -10,7 +10,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -434,14 +433,6 @@ def test_keys_that_end_alike_have_folders_of_their_own(tmp_path: Path) -> None:
     assert len(found.select([], [], ["adapter-epochs=auto"]).cells()) == 4
     lists = load(tmp_path, BASIC + 'axes: {models: ["cnn1,cnn2", cnn3]}\n')
     assert lists.select([], [], ["models=cnn1,cnn2"]).cells()[0].scenario == {"models": "cnn1,cnn2"}
-
-
-def test_the_folder_of_another_comparison_is_refused(tmp_path: Path) -> None:
-    whole = load(tmp_path, BASIC)
-    replace(whole, name="other").plan().write(tmp_path / "runs")
-    out = Console(quiet=True)
-    with pytest.raises(UserError, match="holds the comparison 'other'; give another output folder"):
-        compare(whole, tmp_path / "runs", out, out)
 
 
 def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:

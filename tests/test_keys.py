@@ -51,4 +51,7 @@ def test_a_wrong_value_is_a_line_with_the_key_the_value_and_what_is_allowed(key:
         assert said == f"{key.name} is {shown if len(shown) <= 80 else shown[:77] + '...'}"
         assert "\n" not in allowed
         assert allowed.startswith("auto, or ") == key.auto
+        huge = isinstance(value, int | float) and not abs(value) < 2**63
+        assert allowed.endswith(", finite and below 2^63") == huge
+        assert allowed.endswith(" is none") == (key.form is not None and type(value) is str)
         assert not [part for part in parts if part not in allowed]

@@ -162,10 +162,6 @@ data.class-names=a,b,c → the number of data.class-names is 3; allowed: auto, o
 round=1 → unknown key 'round'; did you mean 'rounds'?
 rounds=0 → rounds is 0; allowed: an integer ≥ 1
 audit.uploads=true secagg.enabled=true → audit.uploads is true and secagg.enabled, too
-augment=1 → augment is 1; allowed: true or false
-actors=none → actors is 'none'; allowed: auto, or an integer ≥ 1
-seed=99999999999999999999 → allowed: an integer ≥ 0, finite and below 2^63
-dataset=mnist → dataset is 'mnist'; allowed: digits | cifar10
 method=fedsgd → method is 'fedsgd'; allowed: pfedlora
 method=LG-FedAvg → method is 'LG-FedAvg'; did you mean 'lg_fedavg'? allowed: pfedlora
 method=fedavg → set setting=homogeneous
@@ -192,8 +188,6 @@ input-shape=9999999x9999999 → input-shape is '9999999x9999999'; allowed: auto
 input-shape=3x64x64 image-size=32 → image-size is 32, and input-shape 3x64x64: make them equal, or
     set only one
 data.class-names=a,a → data.class-names is 'a,a'; allowed: auto, or at least two names, each once
-train=half → train is 'half'; allowed: all | head | lora, or several of them, separated by commas
-train=head, → separated by commas; '' is none
 aggregation=median aggregation.liars=5 → aggregation.liars is 5; with aggregation=median a round
     needs 11 clients then, and one has 10
 aggregation=krum participation=0.4 method=fedavg models=cnn5 → aggregation.liars is 1; with
@@ -973,7 +967,7 @@ audit run | written('server/partition', 'own') → have data of their own, which
         r"""
 compare conf.yaml --output run | COMPARE, locked('run/.lock') → run is in use by a running compare
 compare conf.yaml --output run | COMPARE, files(run__plan__json=OTHER) → holds the comparison
-    'other'
+    'other'; give another output folder
 """,
     ),
     *table(
