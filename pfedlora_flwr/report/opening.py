@@ -213,14 +213,10 @@ def _machine(machine: dict[str, Any]) -> str:
     if not machine:
         return ""
     gpus = machine.get("gpus") or ()
-    return (
-        f"{machine['processor']}, {counted(machine['cores'], 'usable core')},"
-        f" {machine['memory'] / 1e9:.0f} GB"
-        + "".join(
-            f"; {gpus.count(gpu)} × {gpu}" if gpus.count(gpu) > 1 else f"; {gpu}"
-            for gpu in dict.fromkeys(gpus)
-        )
-    )
+    each = {gpu: gpus.count(gpu) for gpu in gpus}
+    cores, memory = counted(machine["cores"], "usable core"), f"{machine['memory'] / 1e9:.0f} GB"
+    of_gpus = (f"{count} × {gpu}" if count > 1 else gpu for gpu, count in each.items())
+    return "; ".join([f"{machine['processor']}, {cores}, {memory}", *of_gpus])
 
 
 def _in_one_line(notes: Iterable[str]) -> str:

@@ -149,12 +149,11 @@ def legend(figure: Figure, outcomes: Iterable[Outcome]) -> None:
     """One legend for all panels, beneath them, of these outcomes' methods."""
     from matplotlib.lines import Line2D
 
-    handles = []
-    for outcome in outcomes:
-        colour, marker, line = of_outcome(outcome)
-        handles.append(
-            Line2D([], [], color=colour, marker=marker, linestyle=line, label=outcome.title)
-        )
+    looks = ((*of_outcome(outcome), outcome.title) for outcome in outcomes)
+    handles = [
+        Line2D([], [], color=colour, marker=marker, linestyle=line, label=title)
+        for colour, marker, line, title in looks
+    ]
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False
     )
