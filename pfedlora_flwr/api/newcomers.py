@@ -143,10 +143,8 @@ def adapt(
             the method shares nothing.
     """
     given = place._given if isinstance(place, Run) else Given()
-    added = Given()
-    options = keys_of(named(**keys), added)
-    given = given.joined(added)
-    folder = absolute(output)
+    options = keys_of(named(**keys), added := Given())
+    given, folder = given.joined(added), absolute(output)
     source = place.path if isinstance(place, Run) else absolute(place)
     with available(given.objects), as_it_was():
         row = adapting.adapt(

@@ -116,20 +116,14 @@ def way_to(connection: Connection) -> Iterator[Check]:
     try:
         socket.create_connection((host, port), timeout=_PATIENCE).close()
     except socket.gaierror as error:
-        yield Check(
-            "address",
-            f"the host {host!r} is not known ({error.strerror})",
-            f"mend `address` in {connection.file}, or the name's entry in DNS or /etc/hosts",
-        )
+        fix = f"mend `address` in {connection.file}, or the name's entry in DNS or /etc/hosts"
+        yield Check("address", f"the host {host!r} is not known ({error.strerror})", fix)
         return
     except OSError as error:
         why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
-        yield Check(
-            "address",
-            f"nothing answers at {host}:{port} ({why})",
-            "start the SuperLink, open its port in the firewall, or mend `address`"
-            f" in {connection.file}",
-        )
+        fix = "start the SuperLink, open its port in the firewall, or mend `address` in"
+        told = f"nothing answers at {host}:{port} ({why})"
+        yield Check("address", told, f"{fix} {connection.file}")
         return
     yield Check("address", f"{host}:{port} answers")
     yield from _tls(connection, host, port)
@@ -143,21 +137,19 @@ def _tls(connection: Connection, host: str, port: int) -> Iterator[Check]:
         yield Check("TLS", told, fix) if certificate else Check("TLS", "none, as insecure says")
         return
     if certificate is None:
-        yield Check(
-            "TLS",
-            "the SuperLink speaks no TLS, and the connection asks for it",
-            "start the SuperLink with --ssl-ca-certfile, --ssl-certfile and --ssl-keyfile",
-        )
+        told = "the SuperLink speaks no TLS, and the connection asks for it"
+        fix = "start the SuperLink with --ssl-ca-certfile, --ssl-certfile and --ssl-keyfile"
+        yield Check("TLS", told, fix)
         return
+    root = f"root-certificates, {connection.root},"
     if connection.root and not connection.root.is_absolute():
-        told = (
-            f"root-certificates, {connection.root}, is no absolute path, and Flower takes no other"
-        )
+        told = f"{root} is no absolute path, and Flower takes no other"
         yield Check("authority", told, f"write the whole path in {connection.file}")
         return
     if connection.root and not connection.root.is_file():
-        told = f"root-certificates, {connection.root}, is no file"
-        yield Check("authority", told, "copy the ca.crt of the SuperLink's operator there")
+        yield Check(
+            "authority", f"{root} is no file", "copy the ca.crt of the SuperLink's operator there"
+        )
         return
     yield _validity(certificate, datetime.now(UTC))
     yield _authority(connection, certificate, host, port)
