@@ -134,7 +134,6 @@ OUTSIDE = {
     ("experiment", "features.held_out.keys"),
     ("experiment", "features.masks.keys"),
     ("experiment", "features.membership.keys"),
-    ("commands.listing", "features.membership.keys"),
     ("report.gain_figure", "features.sharing.rules"),
     ("report.gains", "features.sharing.rules"),
     ("report.write", "features.held_out.table"),

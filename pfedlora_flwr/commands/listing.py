@@ -16,8 +16,8 @@ from rich.text import Text
 from pfedlora_flwr.commands.console import flags
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import KEYS as NO_RESULT
-from pfedlora_flwr.experiment import KEYS, Experiment
-from pfedlora_flwr.features.membership.keys import Members
+from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features import records
 from pfedlora_flwr.files import check_folder
 from pfedlora_flwr.keys import Scalar
 from pfedlora_flwr.runs.data_name import data_name
@@ -131,7 +131,7 @@ def _evaluated(saved: Row, run: RunDirectory) -> Experiment:
             dataset=str(saved["dataset"]),
             rounds=int(saved["rounds"]),
             evaluate_every=int(saved["evaluate-every"]),
-            members=Members(left=KEYS["clients-left"].parse(saved.get("clients-left", ""))),
+            members=records.members_of(saved),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{run.config} cannot be read as a run's configuration ({error})") from None

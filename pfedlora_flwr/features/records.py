@@ -22,7 +22,7 @@ _PLAIN = "the server reads every client's upload"
 read_by_server = masks.read_by_server
 add_measures = held_out.add_measures
 by_numbers, check_clients = membership.by_numbers, membership.check_clients
-as_before, gone, resumed = membership.as_before, membership.gone_after, membership.resumed
+as_before, members_of, resumed = membership.as_before, membership.members_of, membership.resumed
 
 
 def outliving(run: RunFiles, e: Experiment | None) -> dict[str, bytes | None]:

@@ -103,7 +103,7 @@ def status_of(run: RunFiles, state: State, reason: str | None, standing: Standin
     its configuration cannot be read."""
     keys = run.saved_keys() if run.holds_run else {}
     doing, so_far, rounds = run.doing() or {}, standing.so_far, keys.get("rounds")
-    left = records.gone(keys, so_far.round)
+    left = records.members_of(keys).gone_after(so_far.round)
     names = names_told(run)
     clients = {
         str(number): cast(

@@ -37,11 +37,10 @@ def as_before(wanted: Experiment, saved: Experiment) -> Experiment:
     return wanted.replace(rounds=saved.rounds, clients=saved.clients, members=saved.members)
 
 
-def gone_after(keys: Mapping[str, Any], round: int) -> set[int]:
-    """The clients that a run of these keys, as its file has them, no longer has after `round`.
-    Raises UserError for keys that are none."""
-    left = KEYS["clients-left"].parse(keys.get("clients-left", ""))
-    return Members(left=left).gone_after(round)
+def members_of(keys: Mapping[str, Any]) -> Members:
+    """Who left a run of these keys, as its file has them. Raises UserError for keys that are
+    none."""
+    return Members(left=KEYS["clients-left"].parse(keys.get("clients-left", "")))
 
 
 def check_clients(run: RunFiles, saved: Experiment, clients: int) -> None:
