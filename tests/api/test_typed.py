@@ -75,7 +75,12 @@ def test_every_typed_call_runs_and_a_notebook_shows_what_comes_back(
         ("pfedlora_flwr.decide('t.csv', sites='ward', lr_s", "lr_schedule="),
     ],
 )
-def test_an_editor_completes_keys(line: str, key: str) -> None:
+def test_an_editor_completes_keys(
+    line: str, key: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The user's cache is written by every process that completes: one may read a half of a file.
+    kept = tmp_path_factory.getbasetemp() / "jedi"
+    monkeypatch.setattr(jedi.settings, "cache_directory", str(kept))
     script = jedi.Script(f"import pfedlora_flwr\n{line}")
     assert key in [found.name for found in script.complete(2, len(line))]
 
