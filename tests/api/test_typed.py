@@ -66,23 +66,18 @@ def test_every_typed_call_runs_and_a_notebook_shows_what_comes_back(
     assert run._repr_html_() is None
 
 
-@pytest.mark.parametrize(
-    ("line", "key"),
-    [
-        ("pfedlora_flwr.run(adapter_h", "adapter_hidden_dim="),
-        ("pfedlora_flwr.compare('x', partition_k", "partition_kind="),
-        ("pfedlora_flwr.load('x', pfedlora_flwr.Run).resume(max_h", "max_hours="),
-        ("pfedlora_flwr.decide('t.csv', sites='ward', lr_s", "lr_schedule="),
-    ],
-)
-def test_an_editor_completes_keys(
-    line: str, key: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The user's cache is written by every process that completes: one may read a half of a file.
-    kept = tmp_path_factory.getbasetemp() / "jedi"
-    monkeypatch.setattr(jedi.settings, "cache_directory", str(kept))
-    script = jedi.Script(f"import pfedlora_flwr\n{line}")
-    assert key in [found.name for found in script.complete(2, len(line))]
+@pytest.mark.slow
+def test_an_editor_completes_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In the user's cache, every process that completes writes: a file may be read half written.
+    monkeypatch.setattr(jedi.settings, "cache_directory", str(tmp_path))
+    for line, key in {
+        "pfedlora_flwr.run(adapter_h": "adapter_hidden_dim=",
+        "pfedlora_flwr.compare('x', partition_k": "partition_kind=",
+        "pfedlora_flwr.load('x', pfedlora_flwr.Run).resume(max_h": "max_hours=",
+        "pfedlora_flwr.decide('t.csv', sites='ward', lr_s": "lr_schedule=",
+    }.items():
+        script = jedi.Script(f"import pfedlora_flwr\n{line}")
+        assert key in [found.name for found in script.complete(2, len(line))], line
 
 
 def test_the_package_lists_its_names_alone() -> None:
