@@ -89,7 +89,7 @@ FEATURES = (
 
 LISTS = tuple(
     f"features/{name}.py"
-    for name in ("rules", "phases", "plans", "links", "records", "audits", "tables")
+    for name in ("rules", "phases", "plans", "links", "records", "audits", "tables", "demands")
 )
 """A line for each feature."""
 LATER = re.compile(

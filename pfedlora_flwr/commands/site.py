@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +38,9 @@ def check(file: Path = argument("FILE")) -> None:
         err.print(f"error: {line}")
     if policy is None:
         raise typer.Exit(2)
-    every = (policy.keys() | {f"egress.{n}": k for n, k in policy.egress.keys().items()}).items()
-    for name, (k, value) in every:
+    for k, value in policy.keys().values():
         mark = " " if value == k.default else "*"
-        out.print(f"{mark} {said(replace(k, name=name), value)}   ({k.meaning})", soft_wrap=True)
+        out.print(f"{mark} {said(k, value)}   ({k.meaning})", soft_wrap=True)
     out.print(f"policy {file} holds (* differs from the default); its hash is {policy.sha256}")
 
 
@@ -173,10 +171,9 @@ def _messages(lines: list[dict[str, Any]], title: str = "All messages") -> Table
 
 def _summary(place: Path, lines: list[dict[str, Any]]) -> tuple[list[tuple[str, str]], Table]:
     """Facts of the site, and a table of its runs, by its log's lines."""
+    from pfedlora_flwr.features.demands import Ledger
     from pfedlora_flwr.report.table import Table
     from pfedlora_flwr.report.words import size
-    from pfedlora_flwr.site.ledger import Ledger
-    from pfedlora_flwr.site.policy import Policy
 
     runs: dict[int, list[dict[str, Any]]] = {}
     for line in lines:
@@ -196,7 +193,7 @@ def _summary(place: Path, lines: list[dict[str, Any]]) -> tuple[list[tuple[str, 
     folder = place.expanduser()
     facts = [
         ("runs", str(len(runs))),
-        ("ε of all runs together", Ledger(folder, Policy()).words()),
+        ("ε of all runs together", Ledger(folder).words()),
         ("disk", size(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))),
         ("last message", _clock(lines[-1]["time"]) if lines else "none"),
         ("policy at the last message", (lines[-1].get("policy") if lines else "") or "none"),

@@ -22,6 +22,7 @@ FEATURES = Privacy(), Membership(), Audit(), HeldOutClients(), Masks(), Sharing(
 CONTROLS = {key: names for feature in FEATURES for key, names in feature.controls.items()}
 PHASES = {name: words for feature in FEATURES for name, words in feature.phases.items()}
 GROWING = frozenset[str]().union(*(feature.growing for feature in FEATURES))
+TOLD = frozenset[str]().union(*(feature.told for feature in FEATURES))
 """All features' own, as a `Feature` tells of them."""
 
 

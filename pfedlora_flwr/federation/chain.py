@@ -20,11 +20,11 @@ from pfedlora_flwr.runs.rows import VisitRow
 from pfedlora_flwr.training.loop import Visit
 
 if TYPE_CHECKING:
+    from pfedlora_flwr.features.demands import Ledger
     from pfedlora_flwr.federation.link import Tell
     from pfedlora_flwr.federation.messages import Instruction
     from pfedlora_flwr.federation.round import Round
     from pfedlora_flwr.federation.uplink import Uplink
-    from pfedlora_flwr.site.ledger import Ledger
 
 
 def mods(config_of: Callable[[Context], RunConfig]) -> list[Mod]:

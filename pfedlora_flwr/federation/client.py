@@ -32,6 +32,7 @@ from pfedlora_flwr.errors import (
 from pfedlora_flwr.execution import MOST_ANCHORS
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features import phases
+from pfedlora_flwr.features.demands import terms_of
 from pfedlora_flwr.federation import messages, wire
 from pfedlora_flwr.federation import visit as visits
 from pfedlora_flwr.federation.chain import Chain
@@ -60,10 +61,8 @@ from pfedlora_flwr.runs.provenance import told_versions
 from pfedlora_flwr.runs.renewal import grown, more_sent
 from pfedlora_flwr.runs.store import ClientStore
 from pfedlora_flwr.runs.trained import about_of
-from pfedlora_flwr.runs.uploads import UPLOADS, Uploads
 from pfedlora_flwr.site.egress import limited_upload, taking_part, vouched
-from pfedlora_flwr.site.ledger import ledger_of, terms_of
-from pfedlora_flwr.site.policy import policy_for
+from pfedlora_flwr.site.policy import ledger_for, policy_for
 from pfedlora_flwr.training import lanes
 from pfedlora_flwr.training.device import channels_last, find_device
 from pfedlora_flwr.training.kinds import TEXT
@@ -103,7 +102,7 @@ class PersonalisedClient(NumPyClient):
         self.where = ({"data-path": data_path} if data_path else {}) | dict(node_config)
         self._use(experiment)
         self.device = find_device(experiment.device)
-        self.ledger = ledger_of(node_config)
+        self.ledger = ledger_for(node_config)
         self._vouched = Config()  # of the evaluation, for the gate
 
     def _use(self, experiment: Experiment) -> None:
@@ -270,15 +269,9 @@ class PersonalisedClient(NumPyClient):
             data.train.labels,
             method.rows_sent(self.experiment),
         )
-        if policy.keep_uploads:
-            kept = Uploads(self._store(told).folder / UPLOADS)
-            before, sent = (
-                wire.to_tensors([*part], wire.to_arrays(part))
-                for part in (received, upload.tensors)
-            )
-            own = {told.client: replace(upload, tensors=sent)}
-            kept.save(told.round, before, own, len(data.train))
-            kept.keep(policy.keep_uploads)
+        home = self._store(told).folder
+        for demand in policy.demands():
+            demand.sent(home, told.round, told.client, received, upload, len(data.train))
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:

@@ -20,11 +20,11 @@ from pfedlora_flwr.runs.rows import VisitRow
 from pfedlora_flwr.training.loop import Noise, Visit
 
 if TYPE_CHECKING:  # the server's, which a client's process need not import
+    from pfedlora_flwr.features.demands import Ledger
     from pfedlora_flwr.federation.messages import Instruction
     from pfedlora_flwr.federation.round import Round
     from pfedlora_flwr.federation.server_state import Shared
     from pfedlora_flwr.federation.uplink import Uplink
-    from pfedlora_flwr.site.ledger import Ledger
 
     Tell = Callable[[Round, int, str], None]
 

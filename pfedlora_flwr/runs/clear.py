@@ -12,6 +12,7 @@ from dataclasses import fields
 
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
+from pfedlora_flwr.features.rules import TOLD
 from pfedlora_flwr.runs.checkpoint import Counts
 from pfedlora_flwr.training.metrics import (
     BESIDE_ACCURACY,
@@ -27,8 +28,8 @@ _ANYWAY = frozenset(
     {"round", "client", "names", "model", "worker", "node", "lost", "seconds", "withheld"}
 )
 """What does not change with the tensors that were received, except for times."""
-_BESIDE_UPLOADS = FIGURES | {"counts", "epsilon"}
-"""What is told with `dp`, too, where the server reads the upload itself."""
+_BESIDE_UPLOADS = FIGURES | {"counts"} | TOLD
+"""What is told with noise, too, where the server reads the upload itself."""
 
 
 def in_the_clear(e: Experiment, *, scores_told: bool) -> frozenset[str]:

@@ -14,10 +14,9 @@ from flwr.app import Context, Error, Message
 from pfedlora_flwr.errors import UserError, as_line, brief, meant, permissions
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.federation import warm, wire
-from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode, Mod, secagg_record
+from pfedlora_flwr.federation.flower_compat import ClientAppCallable, ErrorCode, Mod
 from pfedlora_flwr.federation.nodes import in_simulation
 from pfedlora_flwr.site.egress import NEUTRAL, limit
-from pfedlora_flwr.site.ledger import Ledger
 from pfedlora_flwr.site.log import Log, shapes_of
 from pfedlora_flwr.site.policy import NODE_KEYS, POLICY, Policy, held
 
@@ -105,20 +104,18 @@ def _answer(
     if policy.bytes is not None and before + size > policy.bytes:
         raise UserError(f"bytes is {policy.bytes} here, and this reply would make {before + size}")
     e = config.experiment
-    masked = message.has_content() and secagg_record(message.content) is not None
+    protections = (demand.protection(e, message) for demand in policy.demands())
     more = {
         "method": e.method,
-        "protection": [
-            *(["secagg"] if masked else []),
-            *([f"dp of level {e.dp.level}"] if e.noises else []),
-        ],
+        "protection": [*filter(None, protections)],
         "upload": upload,
         **({"token": token} if token else {}),
     }
     if why:
         more["refused"] = why
-    if log and e.noises:
-        more["epsilon"] = Ledger(log.path.parent, policy).epsilon()
+    if log:
+        for demand in policy.demands():
+            more |= demand.logged(e, log.path.parent)
     return reply, more
 
 

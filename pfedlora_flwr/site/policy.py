@@ -11,32 +11,21 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pfedlora_flwr.errors import UserError, as_line, meant, permissions
 from pfedlora_flwr.execution import RunConfig
-from pfedlora_flwr.keys import Form, Key, Listed, Section, key, keys_of
+from pfedlora_flwr.features import demands
+from pfedlora_flwr.keys import Form, Key, Listed, Section, key, keys_of, section
 from pfedlora_flwr.methods import registry
 
 POLICY = "policy"
 """The key of a node-config that names the file."""
-NODE_KEYS = (
-    *permissions.NODE_KEYS,
-    "secagg",
-    "scores",
-    "dp",
-    "epsilon-cap",
-    "runs-cap",
-    "start-from",
-)
+NODE_KEYS = (*permissions.NODE_KEYS, *demands.NODE_KEYS, "start-from")
 """The rules that a node-config may hold itself."""
 _HOURS = re.compile(r"([01]?\d|2[0-3])-([01]?\d|2[0-4])")
-LEAST = 3
-"""Clients below which a masked sum hides nobody: of two, each knows the other's."""
-
-
 _NAMES = Form("names", str, empty=True)
 
 
@@ -61,7 +50,7 @@ class Egress(Section):
 
 
 @dataclass(frozen=True)
-class Policy(Section):
+class Policy(demands.Demands):
     """The rules. file, sha256: of the policy; empty: there is none, so nothing is kept back, and a
     refusal's reason goes to the server. own: what the node-config itself names. sent: the
     folder of anchors that servers sent; empty: none are taken."""
@@ -70,12 +59,6 @@ class Policy(Section):
     data_root: str = key("", "the folder below which a run may name data; empty: none")
     weights_root: str = key("", "the same for weights")
     allow_downloads: bool = key(False, "whether a run may name what is downloaded")
-    secagg: str = key("any", "whether runs must be masked", choices=("any", "required"))
-    min_sites: int | None = key(None, "the fewest sites of a sum; implies secagg", low=LEAST)
-    scores: str = key("summed", "scores of masked runs", choices=("told", "summed"))
-    dp: str = key("any", "the level that runs must have", choices=("any", "user", "record"))
-    epsilon_cap: float | None = key(None, "the most ε of all runs; implies dp", above=0)
-    runs_cap: int | None = key(None, "the most runs", low=1)
     runs_a_day: int | None = key(None, "the most runs in 24 hours", low=1)
     rounds: int | None = key(None, "the most rounds of a run, and uploads to it", low=1)
     bytes: int | None = key(None, "the most bytes that leave for a run", low=1)
@@ -87,11 +70,8 @@ class Policy(Section):
         "what a run may send that begins from models of an earlier one. part: of what that sent",
         choices=("part", "any"),
     )
-    adapt: bool = key(True, "whether models are adapted for held-out clients")
     evaluate: bool = key(True, "whether models are evaluated outside a visit")
-    audit: bool = key(True, "whether the server may keep uploads (audit.uploads)")
-    keep_uploads: int = key(0, "visits of a run whose uploads stay here for site audit", low=0)
-    egress: Egress = Egress()
+    egress: Egress = section(Egress)
     file: str = ""
     sha256: str = ""
     own: frozenset[str] = frozenset()
@@ -116,36 +96,14 @@ class Policy(Section):
         named = "dataset", "data-path", permissions.ANCHORS
         own = {str(node_config[n]) for n in named if n in node_config}
         sent = str(permissions.sent_anchors(node_config) or "")
-        made = cls.of_values(merged, file=path, sha256=sha256, own=frozenset(own), sent=sent)
+        made = cls.of(merged).replace(file=path, sha256=sha256, own=frozenset(own), sent=sent)
         for line in made.contradictions():
             raise UserError(line)
-        if (made.epsilon_cap, made.runs_cap) != (None, None) and "state-path" not in node_config:
-            raise UserError(
-                "epsilon-cap and runs-cap need a state-path in the node-config, where this node"
-                " counts"
-            )
+        for caps in filter(None, (demand.counting() for demand in made.demands())):
+            if "state-path" not in node_config:
+                where = "in the node-config, where this node counts"
+                raise UserError(f"{caps} need a state-path {where}")
         return made
-
-    @classmethod
-    def of_values(cls, values: Mapping[str, Any], **more: Any) -> Policy:
-        """With these values by key."""
-        egress = {n.removeprefix(_OUT): v for n, v in values.items() if n.startswith(_OUT)}
-        return replace(cls.of(values), egress=Egress.of(egress), **more)
-
-    @property
-    def masked(self) -> bool:
-        """Whether runs must be masked."""
-        return self.secagg == "required" or self.min_sites is not None
-
-    @property
-    def fewest(self) -> int:
-        """Clients that a masked sum must have."""
-        return max(LEAST, self.min_sites or 0)
-
-    @property
-    def scores_told(self) -> bool:
-        """Whether scores are told in the clear beside masks."""
-        return self.scores == "told" and self.egress.scores == "each"
 
     def permissions(self) -> permissions.Permissions:
         """What a run may name here."""
@@ -164,8 +122,8 @@ class Policy(Section):
         hours = _HOURS.fullmatch(self.hours or "0-1")
         if not hours or int(hours[1]) == int(hours[2]) % 24:
             yield f"hours is {self.hours!r}; allowed: two different hours such as 20-6, or nothing"
-        if out.scores == "none" and self.masked:
-            yield "egress.scores is none and secagg is required, whose sums hold scores: set mean"
+        for demand in self.demands():
+            yield from demand.contradictions(out.scores)
         if out.samples == "capped" and out.cap is None:
             yield "egress.samples is capped without egress.cap"
 
@@ -176,11 +134,8 @@ class Policy(Section):
         e = config.experiment
         if self.hours and not self.open_at(time.localtime().tm_hour):
             yield f"hours is {self.hours} here"
-        if self.masked and not e.hides_uploads:
-            yield "secagg is required here, and secagg.enabled is false in this run"
-        if self.min_sites and e.sampled < self.min_sites:
-            yield f"min-sites is {self.min_sites} here, and this run sums {e.sampled} clients"
-        yield from self._of_dp(config)
+        for demand in self.demands():
+            yield from demand.objections(config, asked, kind)
         if self.methods is not None and e.method not in self.methods:
             yield f"methods here are {self.methods.text}, and this run's is {e.method}"
         if self.models is not None:
@@ -189,18 +144,8 @@ class Policy(Section):
                 yield f"models here are {self.models.text}, and this run's are {others[0]}"
         if self.rounds and e.rounds > self.rounds:
             yield f"rounds is {self.rounds} here, and {e.rounds} in this run"
-        if not self.audit:
-            keeps = {
-                "audit.uploads is true": config.execution.keeps_uploads,
-                e.control.replace("=", " is "): e.state_per_client,
-                "aggregation is krum": e.aggregation == "krum",
-                "a round has one client": e.sampled == 1,
-            }
-            yield from (
-                f"audit is false here, and {k} in this run" for k, on in keeps.items() if on
-            )
-        if kind == "evaluate" and not (self.adapt if asked.get("adapt") else self.evaluate):
-            yield f"{'adapt' if asked.get('adapt') else 'evaluate'} is false here"
+        if kind == "evaluate" and not (self.evaluate or asked.get("adapt")):
+            yield "evaluate is false here"
         if self.egress.scores == "none" and e.hides_uploads:
             yield "egress.scores is none here, and a masked sum holds scores"
         rows = registry.find(e.method).rows_sent(e)
@@ -217,27 +162,13 @@ class Policy(Section):
         if self.egress.samples != "exact" and shares != (1, None):
             yield "egress.samples is not exact here, and shares of the samples tell their number"
 
-    def _of_dp(self, config: RunConfig) -> Iterator[str]:
-        e, wanted = config.experiment, "epsilon-cap" if self.dp == "any" else "dp"
-        if (self.dp, self.epsilon_cap) == ("any", None):
-            return
-        if not e.noises or e.dp.noise == 0:
-            what = "dp.noise is 0" if e.noises else "no dp is set"
-            yield f"{wanted} is demanded here, and {what} in this run"
-        elif self.dp not in ("any", e.dp.level):
-            demanded = f"dp of level {self.dp} is demanded here"
-            yield f"{demanded}, and dp.level is {e.dp.level} in this run"
-        elif self.dp == "record" and e.noises_sums and not e.hides_uploads:
-            yield "dp of level record is demanded here, and this run's server reads exact sums"
-
     def open_at(self, hour: int) -> bool:
         """Whether messages are answered in this local hour."""
         first, last = (int(h) for h in self.hours.split("-"))
         return first <= hour < last if first < last else hour >= first or hour < last
 
 
-_OUT = "egress."
-_KEYS = keys_of(Policy) | keys_of(Egress, _OUT)
+_KEYS = keys_of(Policy)
 _NOW: ContextVar[Policy | None] = ContextVar("_NOW", default=None)
 
 
@@ -256,10 +187,18 @@ def policy_for(node_config: Mapping[str, Any]) -> Policy:
     return _NOW.get() or Policy.of_node(node_config)
 
 
+def ledger_for(node_config: Mapping[str, Any]) -> demands.Ledger | None:
+    """What a real node has spent; None without a `state-path`."""
+    policy = policy_for(node_config)
+    if "state-path" not in node_config:
+        return None
+    return policy.noise.ledger(Path(str(node_config["state-path"])).expanduser())
+
+
 def check_file(path: Path) -> tuple[Policy | None, list[str]]:
     """The policy in a file, and its mistakes, a line each."""
     values, mistakes, sha256 = _of_file(path)
-    made = Policy.of_values(values, file=str(path), sha256=sha256)
+    made = Policy.of(values).replace(file=str(path), sha256=sha256)
     mistakes += [f"policy {path}: {line}" for line in made.contradictions()]
     return (None if mistakes else made), mistakes
 

@@ -16,9 +16,9 @@ from flwr.app import Context, RecordDict
 from pfedlora_flwr import client_app, config, server_app
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.features.dp.accountant import epsilon, noise_for, record_epsilon
+from pfedlora_flwr.features.dp.ledger import Ledger, Terms
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.launch.local import LocalGrid
-from pfedlora_flwr.site.ledger import Ledger, Terms
 from pfedlora_flwr.site.policy import Policy
 from tests.test_dp_run import KEYS
 
@@ -119,7 +119,7 @@ def test_under_masks_the_others_sum_goes_on_without_it(tmp_path: Path) -> None:
 def test_by_epsilon_a_node_counts_the_noise_of_the_plan_and_not_the_plan(tmp_path: Path) -> None:
     """A server that claims one round and goes on for two."""
     z = noise_for(2.0, 1, 1e-5)
-    book = Ledger(tmp_path, Policy(epsilon_cap=epsilon(z, 2, 1e-5) - 0.01))
+    book = Ledger(tmp_path, epsilon_cap=epsilon(z, 2, 1e-5) - 0.01)
     terms = Terms(None, 2.0, 1)
     book.spend("a", terms)
     with pytest.raises(UserError, match=f"epsilon-cap is set here, and {STOPS}"):
@@ -131,7 +131,7 @@ def test_keys_that_change_within_a_run_and_a_large_delta_save_nothing(tmp_path: 
     total = epsilon(5.0, 1, 1e-5) + epsilon(6.0, 1, 1e-5) + record_epsilon(3.0, 2, 8, 1e-5)
     visits = [Terms(5.0), Terms(6.0, delta=0.3), Terms(3.0, parts=2, steps=8)]
     for name, cap, last in (("enough", total + 1e-6, None), ("less", total - 1e-6, UserError)):
-        book = Ledger(tmp_path / name, Policy(epsilon_cap=cap))
+        book = Ledger(tmp_path / name, epsilon_cap=cap)
         for terms in visits[:2]:
             book.spend("same", terms)
         if last is None:
@@ -174,7 +174,7 @@ def test_what_ran_before_there_was_a_ledger_is_infinite_and_a_damaged_one_is_ref
     model = tmp_path / "0123abcd" / "1" / "round-000001.safetensors"
     model.parent.mkdir(parents=True)
     model.touch()
-    book = Ledger(tmp_path, Policy(epsilon_cap=1e9, runs_cap=1))
+    book = Ledger(tmp_path, epsilon_cap=1e9, runs_cap=1)
     with pytest.raises(UserError, match="epsilon-cap is set here"):
         book.spend("0123abcd", Terms(50.0))
     with pytest.raises(UserError, match="runs-cap is set here"):
@@ -187,11 +187,11 @@ def test_what_ran_before_there_was_a_ledger_is_infinite_and_a_damaged_one_is_ref
 
 
 def test_two_processes_at_once_spend_no_more_than_the_cap(tmp_path: Path) -> None:
-    demands = Policy(epsilon_cap=epsilon(5.0, 6, 1e-5) + 1e-6)
+    cap = epsilon(5.0, 6, 1e-5) + 1e-6
 
     def visit(number: int) -> bool:
         with suppress(UserError):
-            Ledger(tmp_path, demands).spend("run", Terms(5.0))
+            Ledger(tmp_path, cap).spend("run", Terms(5.0))
             return True
         return False
 

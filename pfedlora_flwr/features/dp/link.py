@@ -22,6 +22,7 @@ from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.dp.accountant import finite
 from pfedlora_flwr.features.dp.budget import Budget, file_of
+from pfedlora_flwr.features.dp.ledger import Ledger, terms_of
 from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation.link import Drawn, Link, Server
 from pfedlora_flwr.methods.hidden_sums import Hidden
@@ -29,7 +30,6 @@ from pfedlora_flwr.methods.method import ByClient, Method, Refused, Tensors, Upl
 from pfedlora_flwr.observers.observer import RunStopped
 from pfedlora_flwr.rng import SERVER
 from pfedlora_flwr.runs.rows import SPENT, VisitRow
-from pfedlora_flwr.site.ledger import Ledger, terms_of
 from pfedlora_flwr.training.entropy import gaussian
 from pfedlora_flwr.training.loop import Visit
 

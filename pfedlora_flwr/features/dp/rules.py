@@ -12,6 +12,7 @@ from pfedlora_flwr.methods.method import Method
 
 
 class Privacy(Feature):
+    told = frozenset({"epsilon"})
     learns_otherwise = frozenset({"dp.clip", "dp.noise", "dp.epsilon"})
 
     def check(self, e: Experiment, x: Execution, method: type[Method]) -> None:

@@ -112,7 +112,8 @@ class Guard:
         def visit(message: Message, context: Context) -> Message:
             nonlocal drawn, figures
             ins, answer = wire.fit_instruction(message), call_next(message, context)
-            clear = in_the_clear(e, scores_told=policy.scores_told)
+            told = policy.masks.scores == "told" and policy.egress.scores == "each"
+            clear = in_the_clear(e, scores_told=told)
             reply, seed, masked = _update(e, message, ins, answer, clear)
             figures = figures_of(wire.fit_answer(answer).metrics)
             masked += figures.tobytes()
@@ -124,14 +125,14 @@ class Guard:
 
         try:
             if stage == Stage.SETUP:
-                _check_terms(config, record, policy.fewest)
+                _check_terms(config, record, policy.masks.fewest)
             elif stage == Stage.COLLECT_MASKED_VECTORS:
                 node = message.metadata.dst_node_id
                 _check_sources(node, record, context)
                 members = {*record[Key.SOURCE_LIST], node} if all_are_neighbours(context) else ()
                 sent = masks.received(e, wire.fit_instruction(message), members)
             elif stage == Stage.UNMASK:
-                _check_unmasking(message.metadata.dst_node_id, record, context, policy.fewest)
+                _check_unmasking(message.metadata.dst_node_id, record, context, policy.masks.fewest)
                 unmasked.hand_out(context, record[Key.ACTIVE_NODE_ID_LIST])
             with masks.bound_to(sent):
                 reply = secaggplus_mod(message, context, visit)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from pfedlora_flwr.errors import UserError, brief
+from pfedlora_flwr.features.masks.demands import LEAST
 from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.admission import Admitted, admit_report
@@ -35,7 +36,6 @@ from pfedlora_flwr.rng import SERVER, derive
 from pfedlora_flwr.runs.checkpoint import Summed
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.ledger import Cost, parameters, payload_bytes
-from pfedlora_flwr.site.policy import LEAST
 
 logger = logging.getLogger(__name__)
 _REMEMBERED = 3
@@ -186,8 +186,8 @@ class SecureUplink(Uplink):
         if e.masked_weight == 1 and total.weight != len(left) * LEVELS:
             # with another total an update would count more than its clip over K
             raise _NoSum(
-                "the weights in the sum are not 1 each, as dp and sums have them: a client's upload"
-                " is wrong, nobody can tell whose"
+                "the weights in the sum are not 1 each, as they are here: a client's upload is"
+                " wrong, nobody can tell whose"
             )
         mean, _ = means
         slack = 1 + 2 * e.masked_weight / LEVELS  # of the rounding, at the least weight

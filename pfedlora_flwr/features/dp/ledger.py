@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
@@ -21,7 +20,6 @@ from pfedlora_flwr.features.dp.budget import read_record
 from pfedlora_flwr.features.dp.spent import Spent
 from pfedlora_flwr.federation.messages import folder_name
 from pfedlora_flwr.files import write_atomically
-from pfedlora_flwr.site.policy import Policy, policy_for
 
 logger = logging.getLogger(__name__)
 _DELTA = 1e-5
@@ -63,9 +61,12 @@ def terms_of(e: Experiment, spent: Spent | None) -> Terms:
 class Ledger:
     """The runs that a `state-path` took part in, and their visits by terms, on disk."""
 
-    def __init__(self, folder: Path, policy: Policy) -> None:
+    def __init__(
+        self, folder: Path, epsilon_cap: float | None = None, runs_cap: int | None = None
+    ) -> None:
+        """The caps: the most ε of all runs, and the most runs; None: no bound."""
         self._folder, self._path = folder, folder / "ledger.json"
-        self._policy = policy
+        self._epsilon_cap, self._runs_cap = epsilon_cap, runs_cap
 
     def enter(self, token: str) -> None:
         """Counts the run, once. Raises UserError beyond `runs-cap`."""
@@ -95,7 +96,7 @@ class Ledger:
                 runs = self._read()
                 before = json.dumps(runs)
                 visits = runs.setdefault(token, {})
-                if (most := self._policy.runs_cap) is not None and len(runs) > most:
+                if (most := self._runs_cap) is not None and len(runs) > most:
                     self._refuse("runs-cap", f"this is the run number {len(runs)} here")
                 if terms:
                     name = json.dumps(asdict(terms))
@@ -116,7 +117,7 @@ class Ledger:
         return runs
 
     def _check(self, runs: Mapping[str, Mapping[str, int]]) -> None:
-        cap = self._policy.epsilon_cap
+        cap = self._epsilon_cap
         if cap is None:
             return
         found = sum(map(_spent, runs.values()))
@@ -127,14 +128,6 @@ class Ledger:
         """Raises UserError without a figure: those stay in the node's own log."""
         logger.warning("%s: %s", cap, why)
         raise UserError(f"{cap} is set here, and this visit would exceed it: this node steps out")
-
-
-def ledger_of(node_config: Mapping[str, Any]) -> Ledger | None:
-    """That of a real node; None without a `state-path`."""
-    policy = policy_for(node_config)
-    if "state-path" not in node_config:
-        return None
-    return Ledger(Path(str(node_config["state-path"])).expanduser(), policy)
 
 
 def _spent(visits: Mapping[str, int]) -> float:
