@@ -36,6 +36,8 @@ LABEL = "label"
 DECIMALS = {"point": ".", "comma": ","}
 _ROWS = 20
 """From so many on, rows in which no whole number repeats are a sign."""
+_DIGITS = 10
+"""Up to so many, whole numbers are often names of classes."""
 _TYPE = 40
 """Characters of a column's type that a message has."""
 _PANDAS_INDEX = "__index_level_"
@@ -317,6 +319,11 @@ def with_inputs(
         counts = zip(features, np.isnan(inputs).sum(0).tolist(), strict=True)
         if lacking := [f"{name} ({count})" for name, count in counts if count]:
             notes.append(f"missing, filled by the {how.missing} of training: {some(lacking)}")
+    if len(names) > _DIGITS and all(name.lstrip("-").isdecimal() for name in names):
+        told = (
+            f"label {label!r} has {len(names)} whole numbers, each a class: their order is not used"
+        )
+        notes.append(f"{told}; data.class-map makes a few classes of them")
     found = Arrays(inputs, labels, names, owners, feature_names=features, notes=tuple(notes))
     return found._replace(split=split_values(where, table, how))
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pfedlora_flwr.data.local import LocalData
-from pfedlora_flwr.errors import UserError, kind, short, user_code, wrong
+from pfedlora_flwr.errors import UserError, kind, short, user_code
 from pfedlora_flwr.methods.method import (
     PREDICTORS,
     Method,
@@ -103,8 +103,6 @@ def _loss(method: Method, data: Samples) -> Loss | None:
     if e.loss.function:
         return checked(e.loss.function, load_object(e.loss.function, "loss"))
     if (own := e.loss.class_weights) is not None:
-        if len(own) != method.classes:
-            raise wrong("loss.class-weights", own, f"a number for each of {method.classes} classes")
         return weighted(torch.tensor([*own], device=data.labels.device))
     return balanced(data.labels, method.classes) if e.loss.weights == "balanced" else None
 

@@ -135,6 +135,18 @@ def columns_of(path: Path, **keys: object) -> tuple[tuple[str, ...], tuple[str, 
     return found.feature_names or (), found.notes
 
 
+def test_labels_that_are_many_whole_numbers_are_told(tmp_path: Path) -> None:
+    """A length of stay is no class, although its values can be told apart."""
+    for days, told in ((11, True), (10, False)):
+        of, path = np.arange(220), tmp_path / f"{days}.csv"
+        pa.csv.write_csv(pa.table({"age": of / 7, "label": of % days - 1}), path)
+        notes = columns_of(path)[1]
+        assert notes == told * (
+            "label 'label' has 11 whole numbers, each a class: their order is not used;"
+            " data.class-map makes a few classes of them",
+        )
+
+
 def test_features_are_named_or_dropped_and_those_that_may_be_none_are_told(tmp_path: Path) -> None:
     for kind, writer in (("csv", pa.csv.write_csv), ("parquet", pq.write_table)):
         path, of = tmp_path / f"t.{kind}", np.arange(60)
