@@ -384,7 +384,7 @@ def test_a_sum_whose_weights_are_not_1_each_is_refused_under_masks(
 
     keys = {"dp__clip": CLIP, "dp__noise": 0, "adapter__down": "fixed", "adapter__hidden_dim": 4}
     result, _ = federate(tmp_path / "run", up=act, **keys)
-    assert result["error"].startswith("round 1: the weights in the sum are not 1 each, as they")
+    assert result["error"].startswith("round 1: the weights in the sum are not 1 each, as this")
     assert not file_of(RunDirectory(tmp_path / "run")).exists()
     honest, _ = federate(tmp_path / "honest", **keys)
     assert honest["status"] == "completed"

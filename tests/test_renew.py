@@ -162,7 +162,7 @@ def test_new_classes_get_new_rows_and_known_ones_keep_theirs(
     tmp_path: Path, sites: list[dict[str, Any]]
 ) -> None:
     one, keys = tmp_path / "one", {"participation": 1.0, "method": "fedavg", "lr": 1e-9}
-    serve(one, sites[:2], **keys)
+    serve(one, sites[:2], **keys, **{"loss.class-weights": ",".join("1" * 10)})
     for place, node in enumerate(sites[:2]):
         own(node, 120, first=60 * place, extra=20)
     more = keys | {"classes": 11, "rounds": 3, "start_from": str(one)}

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Self
 
 from pfedlora_flwr.data.setup import DataSetup
+from pfedlora_flwr.errors import wrong
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
@@ -25,5 +26,9 @@ class Setup(DataSetup):
     @cached_property
     def method(self) -> Method:
         """The method, for what the models take and give. Raises UserError if it does not take such
-        inputs."""
-        return registry.make(self.experiment, self.task)
+        inputs, or a weight is not of a class."""
+        e, classes = self.experiment, self.task.classes
+        weights = e.loss.class_weights
+        if weights is not None and len(weights) != classes and not e.adds:
+            raise wrong("loss.class-weights", weights, f"a number for each of {classes} classes")
+        return registry.make(e, self.task)

@@ -1,2 +1,2 @@
-"""What a run may have beside its method, a folder each. In `rules.py` and `plans.py` are the lists
-of all; a feature imports no other one."""
+"""What a run may have beside its method, a folder each. The files beside the folders list them; a
+feature imports no other one."""

@@ -20,8 +20,8 @@ class Feature:
     lines: the files of a run's directory in which it writes lines, which stay when the run goes on.
     files: what it leaves in a run's directory of the rounds so far. controls: by key its values, as
     reports call them; all but the first make a run a control. growing: its keys that a resumed run
-    may change. told: fields of a client's report that are told in the clear. learns_otherwise: its
-    keys with which clients no longer learn as in the paper's tables."""
+    may change. told: fields of a client's report that are told in the clear, but under masks.
+    learns_otherwise: its keys with which clients no longer learn as in the paper's tables."""
 
     phases: Mapping[str, str] = MappingProxyType({})
     lines: tuple[str, ...] = ()

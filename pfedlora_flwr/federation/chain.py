@@ -56,7 +56,7 @@ class Chain:
     def draw(self, told: Instruction, folder: Path, samples: int, ledger: Ledger | None) -> Drawn:
         """The noise that a client's training is to have, by the first link that has some."""
         drawn = (link.draw(told, folder, samples, ledger) for link in self._links)
-        return next((found for found in drawn if found[0]), (None, {}))
+        return next((found for found in drawn if found[0] is not None), (None, {}))
 
     def client_out(self, upload: Upload, received: Tensors, visit: Visit) -> Upload:
         """What leaves the client, except for the masks on it, in the place of `upload`."""

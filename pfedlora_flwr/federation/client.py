@@ -246,7 +246,8 @@ class PersonalisedClient(NumPyClient):
         data = outputs.with_outputs_kept(model, data, self.experiment, evaluated=told.evaluate)
         clock.lap("load")
         chain = Chain(self.experiment, method)
-        folder = self._store(told).folder
+        store = self._store(told)
+        folder = store.folder
         if number_in(self.node_config, "partition-id") is None:
             folder = folder.parent  # its data is the same whatever number it has
         noise, drawn = chain.draw(told, folder, len(data.train), self.ledger)
@@ -269,9 +270,8 @@ class PersonalisedClient(NumPyClient):
             data.train.labels,
             method.rows_sent(self.experiment),
         )
-        home = self._store(told).folder
         for demand in policy.demands():
-            demand.sent(home, told.round, told.client, received, upload, len(data.train))
+            demand.sent(store.folder, told.round, told.client, received, upload, len(data.train))
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:
@@ -279,7 +279,6 @@ class PersonalisedClient(NumPyClient):
             if len(data.test) and not self.experiment.hides_clients:
                 others = visits.other_accuracies(method, model, received, data.test)
         clock.lap("evaluate")
-        store = self._store(told)
         digest = store.save(
             told.round, stored(model), told.version, counts, base_of(model), told.keep, own_data
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-from pfedlora_flwr.errors import UserError, wrong
+from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.methods import own
 from pfedlora_flwr.methods.method import Method
@@ -122,9 +122,6 @@ def make(experiment: Experiment, task: Task) -> Method:
         raise UserError(
             f"augment is true; allowed: false for {task.kind}: only images are flipped and cropped"
         )
-    weights = experiment.loss.class_weights
-    if weights is not None and len(weights) != task.classes:
-        raise wrong("loss.class-weights", weights, f"a number for each of {task.classes} classes")
     method = own.construct(found, experiment, task)
     if experiment.batch_size == 1 and any_batch_norm(method.model_names, task, method.shares_small):
         raise UserError("batch-size is 1; allowed: at least 2 for models with batch normalisation")

@@ -18,8 +18,8 @@ from pfedlora_flwr.runs.completed import Run
 
 STANDALONE = "= Standalone"
 """The cell of a control that receives nothing by construction, and is not run."""
-CONTROLS = ("none", "start")
-OF_CONTROLS = re.compile("sharing-(none|start)")
+CONTROLS = tuple(NAMES)[1:]
+OF_CONTROLS = re.compile(f"sharing-({'|'.join(CONTROLS)})")
 """In the names of their figures."""
 HEADING = "Gain from sharing"
 UNEQUAL = "With and without sharing the data are not the same, so nothing is concluded."

@@ -14,8 +14,14 @@ from pfedlora_flwr.data.setup import DataSetup
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.files import tensors_sha256
+from pfedlora_flwr.methods.pooled import Pooled
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import run_locally
+
+
+class Own(Pooled):
+    """A user's own, which pools rows, too."""
+
 
 KEYS = {"dataset": "synthetic:120", "partition.kind": "iid", "clients": 4, "rounds": 3}
 
@@ -58,10 +64,11 @@ def test_it_is_refused_where_rows_do_not_come_together() -> None:
     for keys, why in (
         ({"sharing": "start"}, "sharing is start; allowed: mean"),
         ({"rounds": 1}, "rounds is 1; allowed: ≥ 2"),
-        ({"dp.clip": 1.0, "dp.noise": 1.0}, "pooled does not take a mean of uploads"),
+        ({"dp.clip": 1.0, "dp.noise": 1.0}, "does not take a mean of uploads"),
     ):
-        with pytest.raises(UserError, match=why):
-            run_config(KEYS | {"method": "pooled"} | keys)
+        for method in ("pooled", f"{__name__}:Own"):
+            with pytest.raises(UserError, match=why):
+                run_config(KEYS | {"method": method} | keys)
 
 
 def test_a_comparison_has_it_beside_the_methods_and_not_beside_their_controls() -> None:

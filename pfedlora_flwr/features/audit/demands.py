@@ -30,8 +30,9 @@ class Kept(Demand):
             "aggregation is krum": e.aggregation == "krum",
             "a round has one client": e.sampled == 1,
         }
-        for why in () if self.by_server else (why for why, on in keeps.items() if on):
-            yield f"audit is false here, and {why} in this run"
+        for why, on in keeps.items():
+            if on and not self.by_server:
+                yield f"audit is false here, and {why} in this run"
 
     def sent(
         self,

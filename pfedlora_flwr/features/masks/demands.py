@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.demand import Demand
-from pfedlora_flwr.federation.flower_compat import secagg_record
 from pfedlora_flwr.keys import key
 
 if TYPE_CHECKING:
@@ -53,4 +52,6 @@ class Masked(Demand):
             yield f"min-sites is {self.min_sites} here, and this run sums {e.sampled} clients"
 
     def protection(self, e: Experiment, asked: Message) -> str:
+        from pfedlora_flwr.federation.flower_compat import secagg_record
+
         return "secagg" if asked.has_content() and secagg_record(asked.content) is not None else ""

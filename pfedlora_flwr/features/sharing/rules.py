@@ -8,8 +8,8 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.features.feature import Feature
+from pfedlora_flwr.methods import registry
 from pfedlora_flwr.methods.method import Method
-from pfedlora_flwr.methods.registry import POOLED
 
 NAMES = {"mean": "with sharing", "none": "without sharing", "start": "first state only"}
 """The values of `sharing` for readers who do not know the key."""
@@ -20,9 +20,9 @@ class Sharing(Feature):
     controls = MappingProxyType({"sharing": NAMES})
 
     def check(self, e: Experiment, x: Execution, method: type[Method]) -> None:
-        if e.control and e.method == POOLED:
+        if e.control and issubclass(method, registry.find(registry.POOLED)):
             raise UserError(
-                "method is pooled, which trains on all clients' rows: sharing is"
+                f"method is {e.method}, which trains on all clients' rows: sharing is"
                 f" {e.sharing}; allowed: mean"
             )
         if e.sharing == "start" and method.needs_downloads:

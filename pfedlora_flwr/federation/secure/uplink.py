@@ -186,7 +186,7 @@ class SecureUplink(Uplink):
         if e.masked_weight == 1 and total.weight != len(left) * LEVELS:
             # with another total an update would count more than its clip over K
             raise _NoSum(
-                "the weights in the sum are not 1 each, as they are here: a client's upload is"
+                "the weights in the sum are not 1 each, as this run has them: a client's upload is"
                 " wrong, nobody can tell whose"
             )
         mean, _ = means
