@@ -551,25 +551,8 @@ def test_methods_may_have_axes_of_one_key_each(tmp_path: Path) -> None:
 PACED = (
     "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 14, dataset: 'synthetic:60',"
     " models: cnn5, batch-size: 16, local-epochs: 1, partition: {kind: iid},"
-    " observers: 'pace:Pace'}\n"
+    " observers: 'tests.failing:Slow'}\n"
 )
-PACE = '''
-import os
-import time
-from pathlib import Path
-
-from pfedlora_flwr.observers.observer import Observer
-
-
-class Pace(Observer):
-    """A round takes its time, or is the last of its worker."""
-
-    def round(self, row):
-        if Path("dies").exists():
-            Path("dies").unlink()
-            os.kill(os.getppid(), 9)
-        time.sleep(0.5 * Path("slow").exists())
-'''
 
 
 @pytest.mark.slow
@@ -578,8 +561,6 @@ def test_stopped_killed_and_without_its_worker_it_goes_on_repeats_no_round_and_e
     cli: Cli, pfedlora: Call
 ) -> None:
     whole = load(cli.folder, PACED)
-    (cli.folder / "pace.py").write_text(PACE)
-    (cli.folder / "slow").touch()
     output = cli.folder / "runs" / "conf"
     runs = [RunDirectory(output / name / "seed-0") for name in ("standalone", "pfedlora")]
     first, second = runs
@@ -609,7 +590,6 @@ def test_stopped_killed_and_without_its_worker_it_goes_on_repeats_no_round_and_e
     assert f"failed: standalone/seed-0: {died}\n" in err
     completed = second.result_file.stat().st_mtime_ns
 
-    (cli.folder / "slow").unlink()
     quiet = Console(quiet=True)
     assert compare(whole, output, quiet, quiet, here=True) == 0
     assert second.result_file.stat().st_mtime_ns == completed
@@ -620,7 +600,7 @@ def test_stopped_killed_and_without_its_worker_it_goes_on_repeats_no_round_and_e
         kept = {path.name for path in (run.clients / "0").iterdir()}
         assert kept == {"about.json", "round-000014.safetensors"}
         ours: Any = run.result()
-        keys = {**whole.base, "method": ours["method"]}
+        keys = {**whole.base, "method": ours["method"], "observers": ""}
         theirs = run_locally(cli.folder / f"whole-{ours['method']}", keys).result
         for name in (*SAME, "per_client", "partition"):
             assert ours.get(name) == theirs.get(name), name
