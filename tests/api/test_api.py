@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,7 @@ KEYS: dict[str, Any] = {
     "dataset": "synthetic:150",
     "models": "cnn5",
     "batch-size": 16,
+    "local-epochs": 2,
     "partition.kind": "iid",
     "device": "cpu",
 }
@@ -91,6 +93,7 @@ def test_runs_one_after_the_other_give_the_bits_of_the_command(
     """An interrupted run is among them."""
     (tmp_path / "conf.yaml").write_text(
         "partition: {kind: iid}\nclients: 3\nmodels: cnn5\ndataset: 'synthetic:150'\n"
+        "local-epochs: 2\n"
     )
     words = ["-o", "rounds=3", "-o", "batch-size=16", "-o", "device=cpu", "-o", "output=command"]
     assert pfedlora("run", "conf.yaml", "--engine", "local", *words)[0] == 0
@@ -125,13 +128,14 @@ def interrupted(output: Path) -> None:
 
     def interrupt() -> None:
         while not (lines.exists() and len(lines.read_text().splitlines()) > 1):
-            pass
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        pfedlora_flwr.run(KEYS, output=output, progress=False)
+        slow = "tests.failing:Slow"
+        pfedlora_flwr.run(KEYS, output=output, observers=slow, progress=False)
     finally:
         thread.join()
 
@@ -158,7 +162,7 @@ def state() -> list[Any]:
 
 
 @pytest.mark.slow
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_nothing_is_left_behind(tmp_path: Path, no_figures: None) -> None:
     import sklearn.manifold  # noqa: F401 - its import sets variables of the environment
 
     torch.set_num_threads(2)
@@ -168,6 +172,8 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     run.evaluate(0)
     run.predict(1, np.zeros((1, 32, 32, 3), np.uint8))
     run.report()
+    for kind in ("curves", "t-sne"):
+        run.plot(kind)
     with pytest.raises(UserError, match=r"the run failed.*the disk of client 2 is on fire"):
         pfedlora_flwr.run(
             KEYS, method="tests.failing:ClientRaises", output=tmp_path / "fails", progress=False
@@ -190,7 +196,7 @@ def test_a_run_in_a_thread_is_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_run_has_left(
-    trained_run: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_figures: None
 ) -> None:
     run = pfedlora_flwr.load(trained_run.output)
     assert isinstance(run, pfedlora_flwr.Run)
