@@ -21,7 +21,6 @@ import pytest
 from rich.console import Console
 
 import pfedlora_flwr
-from pfedlora_flwr import cli
 from pfedlora_flwr.commands import doctor, run, submit
 from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.config import all_keys, from_flat, run_config
@@ -67,17 +66,12 @@ def test_help_and_completion_do_not_import_pytorch(
     assert told in done.stdout
 
 
-@pytest.mark.slow
 def test_a_tilde_after_an_equals_sign_is_the_home_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_figures: None
 ) -> None:
     make_run(tmp_path / "run", [0.1, 0.5], [0.6, 0.8])
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["pfedlora", "report", "run", "--output=~/r"])
-    with pytest.raises(SystemExit) as raised:
-        cli.main()
-    assert not raised.value.code
+    assert pfedlora("report", "run", "--output=~/r")[0] == 0
     assert (tmp_path / "home" / "r" / "report.md").exists()
     assert not (tmp_path / "~").exists()
 
@@ -108,7 +102,7 @@ def test_the_version(pfedlora: Call) -> None:
 
 @pytest.mark.slow
 def test_report_writes_beside_the_runs_and_prints_its_verdict_and_one_table(
-    pfedlora: Call, tmp_path: Path
+    pfedlora: Call, tmp_path: Path, no_figures: None
 ) -> None:
     for seed in range(3):
         for method, mean in (("standalone", 0.5), ("pfedlora", 0.7 + seed / 100)):
