@@ -550,7 +550,7 @@ def test_methods_may_have_axes_of_one_key_each(tmp_path: Path) -> None:
 
 PACED = (
     "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 14, dataset: 'synthetic:60',"
-    " models: cnn5, batch-size: 16, local-epochs: 1, partition: {kind: iid},"
+    " models: cnn5, batch-size: 16, partition: {kind: iid},"
     " observers: 'tests.failing:Slow'}\n"
 )
 
@@ -767,8 +767,8 @@ def test_runs_of_another_commit_are_named_before_anything_runs_and_in_the_report
 
 TINY = (
     "methods: [standalone, pfedlora]\nseeds: [0, 1]\nbase: {clients: 2, rounds: 2, dataset:"
-    " 'synthetic:100', models: 'tests.methods.narrow:Narrow', batch-size: 16, local-epochs: 1,"
-    " partition: {kind: iid}}\n"
+    " 'synthetic:100', models: 'tests.methods.narrow:Narrow', batch-size: 16, partition: {kind:"
+    " iid}}\n"
 )
 
 

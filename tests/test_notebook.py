@@ -38,7 +38,7 @@ def test_the_outputs_in_the_notebook_are_of_this_version_and_of_its_cells() -> N
 def test_the_notebook_runs_in_a_kernel_and_shows_one_line_for_what_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = {"rounds": 2, "dataset": "synthetic:200", "local_epochs": 1, "models": "cnn5"}
+    few = {"rounds": 2, "dataset": "synthetic:200", "models": "cnn5"}
     found = executed(tmp_path, few)
     assert shapes(found) == shapes(nbformat.read(FILE, 4))
     lines = [output for cell in codes(found) for output in cell["outputs"] if "data" in output]

@@ -25,7 +25,6 @@ KEYS = {
     "participation": 0.8,
     "rounds": 6,
     "batch-size": 16,
-    "local-epochs": 2,
     "partition.samples-per-client": 40,
     "seed": 7,
 }

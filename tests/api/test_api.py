@@ -36,7 +36,6 @@ KEYS: dict[str, Any] = {
     "dataset": "synthetic:150",
     "models": "cnn5",
     "batch-size": 16,
-    "local-epochs": 2,
     "partition.kind": "iid",
     "device": "cpu",
 }
@@ -93,7 +92,6 @@ def test_runs_one_after_the_other_give_the_bits_of_the_command(
     """An interrupted run is among them."""
     (tmp_path / "conf.yaml").write_text(
         "partition: {kind: iid}\nclients: 3\nmodels: cnn5\ndataset: 'synthetic:150'\n"
-        "local-epochs: 2\n"
     )
     words = ["-o", "rounds=3", "-o", "batch-size=16", "-o", "device=cpu", "-o", "output=command"]
     assert pfedlora("run", "conf.yaml", "--engine", "local", *words)[0] == 0

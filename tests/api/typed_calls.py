@@ -22,7 +22,6 @@ def every_call(folder: Path, table: Path) -> dict[str, Any]:
         models=["cnn5"],
         partition_kind="iid",
         batch_size=16,
-        local_epochs=1,
         output=folder / "run",
         progress=False,
     )
@@ -44,7 +43,6 @@ def every_call(folder: Path, table: Path) -> dict[str, Any]:
         rounds=1,
         dataset="synthetic:150",
         models="cnn5",
-        local_epochs=1,
         partition_kind="iid",
     )
     assert_type(comparison, Comparison)
