@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,9 +25,13 @@ def made_by(notebook: Any) -> dict[str, str]:
     return {"version": __version__, "code": hashlib.sha256(json.dumps(codes).encode()).hexdigest()}
 
 
-def executed(folder: Path) -> Any:
-    """The notebook with its outputs, run in a kernel in this folder, which they do not name."""
+def executed(folder: Path, changed: Mapping[str, object] | None = None) -> Any:
+    """The notebook with its outputs, run in a kernel in this folder, which they do not name.
+    changed: keys of its runs."""
     notebook = nbformat.read(FILE, 4)
+    for cell in notebook["cells"]:
+        if changed and cell["source"].startswith("import pfedlora_flwr"):
+            cell["source"] = cell["source"].replace("}\n", f"}} | {changed}\n", 1)
     NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
     text = nbformat.writes(notebook).replace(f"{folder}/", "")
     found = nbformat.reads(text, 4)

@@ -21,7 +21,6 @@ import pytest
 from rich.console import Console
 
 import pfedlora_flwr
-from pfedlora_flwr import cli
 from pfedlora_flwr.commands import doctor, run, submit
 from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.config import all_keys, from_flat, run_config
@@ -67,17 +66,12 @@ def test_help_and_completion_do_not_import_pytorch(
     assert told in done.stdout
 
 
-@pytest.mark.slow
 def test_a_tilde_after_an_equals_sign_is_the_home_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_figures: None
 ) -> None:
     make_run(tmp_path / "run", [0.1, 0.5], [0.6, 0.8])
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["pfedlora", "report", "run", "--output=~/r"])
-    with pytest.raises(SystemExit) as raised:
-        cli.main()
-    assert not raised.value.code
+    assert pfedlora("report", "run", "--output=~/r")[0] == 0
     assert (tmp_path / "home" / "r" / "report.md").exists()
     assert not (tmp_path / "~").exists()
 
@@ -108,7 +102,7 @@ def test_the_version(pfedlora: Call) -> None:
 
 @pytest.mark.slow
 def test_report_writes_beside_the_runs_and_prints_its_verdict_and_one_table(
-    pfedlora: Call, tmp_path: Path
+    pfedlora: Call, tmp_path: Path, no_figures: None
 ) -> None:
     for seed in range(3):
         for method, mean in (("standalone", 0.5), ("pfedlora", 0.7 + seed / 100)):
@@ -307,30 +301,32 @@ def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(
     assert "warning: data-path is not used" in pfedlora(*words, "-o", "data-path=/y")[1]
 
 
-def without_result(site: Path, status: str) -> None:
-    """Makes `flwr` say that the run ended so, with a round's line in the place of the result's."""
+@pytest.mark.parametrize(
+    ("status", "code", "said"),
+    [
+        (
+            "finished:stopped",  # Flower kills the ServerApp
+            130,
+            "stopped through Flower\n"
+            "to continue: pfedlora run --superlink site -o output=/x --resume\n",
+        ),
+        (
+            "finished:failed",
+            1,
+            "failed: its server is gone and left no result; --resume continues it; it said last: "
+            "round 1/9",
+        ),
+    ],
+)
+def test_a_run_without_a_result_says_why_and_that_it_can_be_continued(
+    status: str, code: int, said: str, site: Path, pfedlora: Call
+) -> None:
     tool = site / "flwr"
     told = tool.read_text().replace("finished:completed", status)
     tool.write_text(told.replace(RESULT_LINE, "pfedlora: round 1/9"))
-
-
-def test_a_run_that_flwr_stop_ended_is_stopped_and_not_failed(site: Path, pfedlora: Call) -> None:
-    """It has no result: Flower kills the ServerApp."""
-    without_result(site, "finished:stopped")
-    code, _, err = pfedlora("run", "--superlink", "site", "-o", "output=/x")
-    assert code == 130
-    again = "to continue: pfedlora run --superlink site -o output=/x --resume"
-    assert err.splitlines() == ["stopped through Flower", again]
-
-
-def test_a_run_whose_server_was_killed_says_that_it_can_be_continued(
-    site: Path, pfedlora: Call
-) -> None:
-    without_result(site, "finished:failed")
-    code, _, err = pfedlora("run", "--superlink", "site", "-o", "output=/x")
-    assert code == 1
-    lost = "failed: its server is gone and left no result; --resume continues it; it said last: "
-    assert err.startswith(f"{lost}round 1/9")
+    ended, _, err = pfedlora("run", "--superlink", "site", "-o", "output=/x")
+    assert ended == code
+    assert err.startswith(said)
 
 
 def test_a_submission_that_is_not_taken_is_one_line_and_code_1(

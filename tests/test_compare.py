@@ -9,12 +9,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -43,6 +42,7 @@ from pfedlora_flwr.runs.completed import Missing
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here, of_comparison
+from tests.alike import SAME
 from tests.conftest import ROOT, Call, Cli, run_locally
 from tests.report.made import make_run
 
@@ -101,8 +101,17 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     return found
 
 
-def begun(cli: Cli, *options: str, runs: Sequence[RunDirectory]) -> subprocess.Popen[str]:
-    """`compare conf.yaml` in the background, when each of these has had its second round."""
+def wait(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 150
+    while not until():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def begun(
+    cli: Cli, *options: str, runs: Sequence[RunDirectory], after: int = 1
+) -> subprocess.Popen[str]:
+    """`compare conf.yaml` in the background, when each of these has had a round after this one."""
     process = subprocess.Popen(
         cli.command("compare", "conf.yaml", *options),
         env=cli.environment,
@@ -111,18 +120,13 @@ def begun(cli: Cli, *options: str, runs: Sequence[RunDirectory]) -> subprocess.P
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 150
-    while not all(run.checkpoints.rounds()[-1:] > [1] for run in runs):
-        assert time.monotonic() < deadline
+
+    def going() -> bool:
         assert process.poll() is None
-        time.sleep(0.02)
+        return all(run.checkpoints.rounds()[-1:] > [after] for run in runs)
+
+    wait(going)
     return process
-
-
-def both(cli: Cli) -> list[RunDirectory]:
-    """The runs of SMALL."""
-    names = ("standalone", "pfedlora")
-    return [RunDirectory(cli.folder / "runs" / "conf" / name / "seed-0") for name in names]
 
 
 def test_a_file_says_methods_scenarios_and_seeds(tmp_path: Path) -> None:
@@ -143,16 +147,9 @@ def test_a_file_says_methods_scenarios_and_seeds(tmp_path: Path) -> None:
         cells[2].candidates[0].runs[1]
         == "batch-size-16_clients-8_participation-0.5/standalone/seed-1"
     )
-    e = found.config(cells[2], cells[2].candidates[0], 1).experiment
-    assert (e.method, e.seed, e.batch_size, e.clients, e.participation, e.rounds, e.lr) == (
-        "standalone",
-        1,
-        16,
-        8,
-        0.5,
-        2,
-        0.1,
-    )
+    flat = found.config(cells[2], cells[2].candidates[0], 1).experiment.flat()
+    said = {"batch-size": 16, "clients": 8, "participation": 0.5, "rounds": 2, "lr": 0.1}
+    assert flat.items() >= (said | {"method": "standalone", "seed": 1}).items()
 
 
 def test_methods_of_a_scenario_and_seed_share_partition_and_sampling(tmp_path: Path) -> None:
@@ -250,19 +247,20 @@ def test_every_conf_of_ours_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyP
 TUNED = BASIC + "axes: {mu: {tune: [0.5, 0.7, 0.9], methods: [pfedlora]}}\n"
 
 
-def done(work: Work, run: str, accuracies: list[float]) -> None:
-    """A completed run in the comparison's directory."""
+@pytest.fixture
+def tuning(tmp_path: Path) -> Work:
+    """pFedLoRA's μ of 0.5, 0.7 and 0.9, of which nothing has run."""
+    return Work(load(tmp_path, TUNED).select(["pfedlora"], [], []), tmp_path / "runs")
+
+
+def done(work: Work, run: str, *accuracies: float, validation: list[float] | None = None) -> Path:
+    """A completed run in the comparison's directory; `0.7/seed-0` is pFedLoRA's with this μ."""
     method, seed = run.split("/")
-    name, _, mu = method.partition("_mu-")
-    keys = {"mu": float(mu)} if mu else {}
-    make_run(
-        work.output / run,
-        accuracies,
-        [0.5] * 4,
-        method=name,
-        seed=int(seed.removeprefix("seed-")),
-        **keys,
-    )
+    keys = {"method": method} if method.isalpha() else {"method": "pfedlora", "mu": float(method)}
+    place = work.output / (run if method.isalpha() else f"pfedlora_mu-{run}")
+    number = int(seed.removeprefix("seed-"))
+    make_run(place, [0.1, *accuracies], [0.5] * 4, seed=number, validation=validation, **keys)
+    return place
 
 
 def left(work: Work) -> list[tuple[str, int]]:
@@ -274,36 +272,28 @@ def test_tuned_keys_are_chosen_by_validation_with_the_first_seed_then_run_with_t
 ) -> None:
     work = Work(load(tmp_path, TUNED), tmp_path / "runs")
     first, others = "standalone/seed-0", "standalone/seed-1"
-    tuning = [f"pfedlora_mu-{mu}/seed-0" for mu in (0.5, 0.7, 0.9)]
-    assert left(work) == [(first, 1), (tuning[0], 1), (tuning[1], 1), (tuning[2], 2), (others, 1)]
-    done(work, first, [0.1, 0.2, 0.3])
-    for run, best in zip(tuning, (0.3, 0.6, 0.6), strict=True):
-        done(work, run, [0.1, best, 0.2])
+    runs = [f"pfedlora_mu-{mu}/seed-0" for mu in (0.5, 0.7, 0.9)]
+    assert left(work) == [(first, 1), (runs[0], 1), (runs[1], 1), (runs[2], 2), (others, 1)]
+    done(work, first, 0.2, 0.3)
+    for mu, best in ((0.5, 0.3), (0.7, 0.6), (0.9, 0.6)):
+        done(work, f"{mu}/seed-0", best, 0.2)
     assert left(work) == [(others, 1), ("pfedlora_mu-0.7/seed-1", 1)]
-    done(work, others, [0.1, 0.2, 0.3])
-    done(work, "pfedlora_mu-0.7/seed-1", [0.1, 0.2, 0.3])
+    done(work, others, 0.2, 0.3)
+    done(work, "0.7/seed-1", 0.2, 0.3)
     assert left(work) == []
 
 
-def test_the_choice_looks_at_validation_not_at_test_accuracy(tmp_path: Path) -> None:
-    work = Work(load(tmp_path, TUNED).select(["pfedlora"], [], []), tmp_path / "runs")
+def test_the_choice_looks_at_validation_not_at_test_accuracy(tuning: Work) -> None:
     for mu, test, validation in ((0.5, 0.9, 0.2), (0.7, 0.2, 0.3), (0.9, 0.1, 0.1)):
-        done(work, f"pfedlora_mu-{mu}/seed-0", [0.1, 0.1, test])
-        rounds = work.output / f"pfedlora_mu-{mu}/seed-0" / "rounds.jsonl"
-        rows = [
-            json.loads(line) | {"validation_accuracy": validation}
-            for line in rounds.read_text().splitlines()
-        ]
-        rounds.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert left(work) == [("pfedlora_mu-0.7/seed-1", 1)]
+        done(tuning, f"{mu}/seed-0", 0.1, test, validation=[validation] * 3)
+    assert left(tuning) == [("pfedlora_mu-0.7/seed-1", 1)]
 
 
-def test_a_failed_candidate_is_passed_over(tmp_path: Path) -> None:
-    work = Work(load(tmp_path, TUNED).select(["pfedlora"], [], []), tmp_path / "runs")
-    done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
-    done(work, "pfedlora_mu-0.7/seed-0", [0.1, 0.4, 0.3])
-    work.failed[work.output / "pfedlora_mu-0.9/seed-0"] = "diverged"
-    assert left(work) == [("pfedlora_mu-0.7/seed-1", 1)]
+def test_a_failed_candidate_is_passed_over(tuning: Work) -> None:
+    done(tuning, "0.5/seed-0", 0.3, 0.3)
+    done(tuning, "0.7/seed-0", 0.4, 0.3)
+    tuning.failed[tuning.output / "pfedlora_mu-0.9/seed-0"] = "diverged"
+    assert left(tuning) == [("pfedlora_mu-0.7/seed-1", 1)]
 
 
 @pytest.mark.parametrize(
@@ -314,96 +304,88 @@ def test_a_failed_candidate_is_passed_over(tmp_path: Path) -> None:
     ],
 )
 def test_a_failure_of_an_earlier_start_is_tried_again_and_is_out_for_a_report(
-    result: dict[str, str], tmp_path: Path
+    result: dict[str, str], tuning: Work
 ) -> None:
-    comparison = load(tmp_path, TUNED).select(["pfedlora"], [], [])
-    work = Work(comparison, tmp_path / "runs")
-    failing = work.output / "pfedlora_mu-0.9/seed-0"
-    done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
-    done(work, "pfedlora_mu-0.7/seed-0", [0.1, 0.4, 0.3])
-    done(work, "pfedlora_mu-0.9/seed-0", [0.1, 0.5, 0.5])
+    for mu, last in ((0.5, 0.3), (0.7, 0.4), (0.9, 0.5)):
+        failing = done(tuning, f"{mu}/seed-0", last, 0.3)
     (failing / "result.json").write_text(json.dumps(result))
-    assert left(work) == [("pfedlora_mu-0.9/seed-0", 2)]
-    [seen] = reported(work.output, comparison.plan())
+    assert left(tuning) == [("pfedlora_mu-0.9/seed-0", 2)]
+    [seen] = reported(tuning.output, tuning.comparison.plan())
     assert seen.chosen is not None
     assert seen.chosen.tuned == {"mu": 0.7}
     assert [tried.validation for tried in seen.tried] == [0.3, 0.4, None]
     assert seen.missing == {1: Missing("not run", "not run")}
     # it failed again: now compare goes by the report's choice
-    work.failed[failing] = "no such luck"
-    assert left(work) == [("pfedlora_mu-0.7/seed-1", 1)]
+    tuning.failed[failing] = "no such luck"
+    assert left(tuning) == [("pfedlora_mu-0.7/seed-1", 1)]
 
 
-def test_a_report_waits_for_candidates_that_have_yet_to_run(tmp_path: Path) -> None:
-    comparison = load(tmp_path, TUNED).select(["pfedlora"], [], [])
-    work = Work(comparison, tmp_path / "runs")
-    done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
-    [seen] = reported(work.output, comparison.plan())
+def test_a_report_waits_for_candidates_that_have_yet_to_run(tuning: Work) -> None:
+    done(tuning, "0.5/seed-0", 0.3, 0.3)
+    [seen] = reported(tuning.output, tuning.comparison.plan())
     assert (seen.chosen, seen.runs) == (None, {})
     assert {run.reason for run in seen.missing.values()} == {
         "not tuned yet: 1 of 3 candidates have run"
     }
 
 
-def test_a_report_takes_the_choice_that_was_made_among_fewer_candidates(tmp_path: Path) -> None:
-    comparison = load(tmp_path, TUNED)
-    part = comparison.select(["pfedlora"], [], ["mu=0.5,0.9"])
-    work = Work(part, tmp_path / "runs")
-    done(work, "pfedlora_mu-0.5/seed-0", [0.1, 0.3, 0.3])
-    done(work, "pfedlora_mu-0.9/seed-0", [0.1, 0.5, 0.5])
-    plan = comparison.select(["pfedlora"], [], []).plan()
-    assert [seen.chosen for seen in reported(work.output, plan)] == [None]
-    done(work, "pfedlora_mu-0.9/seed-1", [0.1, 0.5, 0.5])
+def test_a_report_takes_the_choice_that_was_made_among_fewer_candidates(
+    tmp_path: Path, tuning: Work
+) -> None:
+    work = Work(tuning.comparison.select([], [], ["mu=0.5,0.9"]), tuning.output)
+    longer = load(tmp_path, TUNED, "rounds=3").select(["pfedlora"], [], []).plan()
+
+    def is_chosen(plan: Plan, *, validation: list[float | None] | None = None) -> bool:
+        [seen] = reported(work.output, plan)
+        if seen.chosen is None:
+            return False
+        assert (seen.chosen.tuned, [*seen.runs]) == ({"mu": 0.9}, [0, 1])
+        return validation is None or [tried.validation for tried in seen.tried] == validation
+
+    done(work, "0.5/seed-0", 0.3, 0.3)
+    first = done(work, "0.9/seed-0", 0.5, 0.5)
+    assert not is_chosen(tuning.comparison.plan())
+    second = done(work, "0.9/seed-1", 0.5, 0.5)
     assert left(work) == []
-    [seen] = reported(work.output, plan)
-    assert seen.chosen is not None
-    assert (seen.chosen.tuned, [*seen.runs]) == ({"mu": 0.9}, [0, 1])
-    assert [tried.validation for tried in seen.tried] == [0.3, None, 0.5]
+    assert is_chosen(tuning.comparison.plan(), validation=[0.3, None, 0.5])
 
     # an extension of that candidate alone: the choice is taken when a further seed is there
-    longer = load(tmp_path, TUNED, "rounds=3").select(["pfedlora"], [], [])
-    shutil.rmtree(work.output / "pfedlora_mu-0.9" / "seed-0")
-    done(work, "pfedlora_mu-0.9/seed-0", [0.1, 0.5, 0.5, 0.6])
-    assert [seen.chosen for seen in reported(work.output, longer.plan())] == [None]
-    shutil.rmtree(work.output / "pfedlora_mu-0.9" / "seed-1")
-    done(work, "pfedlora_mu-0.9/seed-1", [0.1, 0.5, 0.5, 0.6])
-    [seen] = reported(work.output, longer.plan())
-    assert seen.chosen is not None
-    assert (seen.chosen.tuned, [*seen.runs]) == ({"mu": 0.9}, [0, 1])
+    shutil.rmtree(first)
+    done(work, "0.9/seed-0", 0.5, 0.5, 0.6)
+    assert not is_chosen(longer)
+    shutil.rmtree(second)
+    done(work, "0.9/seed-1", 0.5, 0.5, 0.6)
+    assert is_chosen(longer)
 
     # a candidate that is done again is waited for
-    (work.output / "pfedlora_mu-0.9" / "seed-0" / "result.json").unlink()
-    assert [seen.chosen for seen in reported(work.output, longer.plan())] == [None]
+    (first / "result.json").unlink()
+    assert not is_chosen(longer)
 
 
-def test_candidates_that_all_diverge_are_one_seed_that_did(tmp_path: Path) -> None:
-    comparison = load(tmp_path, TUNED).select(["pfedlora"], [], [])
-    work = Work(comparison, tmp_path / "runs")
+def test_candidates_that_all_diverge_are_one_seed_that_did(tuning: Work) -> None:
+    result = {"status": "diverged", "error": "a loss", "diverged_in": 1}
     for mu in (0.5, 0.7, 0.9):
-        run = f"pfedlora_mu-{mu}/seed-0"
-        done(work, run, [0.1, 0.3, 0.3])
-        result = {"status": "diverged", "error": "a loss", "diverged_in": 1}
-        (work.output / run / "result.json").write_text(json.dumps(result))
-    [seen] = reported(work.output, comparison.plan())
+        place = done(tuning, f"{mu}/seed-0", 0.3, 0.3)
+        (place / "result.json").write_text(json.dumps(result))
+    [seen] = reported(tuning.output, tuning.comparison.plan())
     assert seen.diverged == 1
     assert seen.missing[1].reason == "not run: diverged: all 3 candidates"
-    (work.output / run / "result.json").write_text(json.dumps(result | {"status": "failed"}))
-    [seen] = reported(work.output, comparison.plan())
+    (place / "result.json").write_text(json.dumps(result | {"status": "failed"}))
+    [seen] = reported(tuning.output, tuning.comparison.plan())
     assert seen.missing[0].reason == "nothing to choose from: failed: a loss"
 
 
 def test_the_models_of_rejected_candidates_are_dropped_and_those_of_failed_ones_kept(
-    tmp_path: Path,
+    tuning: Work,
 ) -> None:
-    work = Work(load(tmp_path, TUNED).select(["pfedlora"], [], []), tmp_path / "runs")
-    places = [work.output / f"pfedlora_mu-{mu}/seed-0" for mu in (0.5, 0.7, 0.9)]
-    for place, best in zip(places, (0.3, 0.4, 0.5), strict=True):
-        work.drop_rejected()
-        done(work, str(place.relative_to(work.output)), [0.1, best, 0.2])
-        (place / "clients" / "0").mkdir(parents=True)
+    places = []
+    for mu, best in ((0.5, 0.3), (0.7, 0.4), (0.9, 0.5)):
+        tuning.drop_rejected()
+        places.append(done(tuning, f"{mu}/seed-0", best, 0.2))
+        (places[-1] / "clients" / "0").mkdir(parents=True)
     (places[2] / "result.json").write_text('{"status": "failed", "error": "no such luck"}')
-    work.failed[places[2]] = "no such luck"
-    work.drop_rejected()
+    tuning.failed[places[2]] = "no such luck"
+    tuning.drop_rejected()
     assert [(place / "clients").exists() for place in places] == [False, True, True]
 
 
@@ -438,7 +420,7 @@ def test_keys_that_end_alike_have_folders_of_their_own(tmp_path: Path) -> None:
 def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:
     path = conf(tmp_path, BASIC)
     work = Work(Comparison.load(path), tmp_path / "runs")
-    done(work, "standalone/seed-0", [0.1, 0.2, 0.3])
+    done(work, "standalone/seed-0", 0.2, 0.3)
     work.check()
     changed = Work(Comparison.load(path, ["lr=0.5"]), tmp_path / "runs")
     with pytest.raises(
@@ -458,7 +440,7 @@ def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> No
     assert "standalone, seeds 0, 1: not run; about" in text
     assert "0 of 4 runs are done, 4 are left: about" in text
     assert "a guess" in text
-    done(work, "standalone/seed-0", [0.1, 0.2, 0.3])
+    done(work, "standalone/seed-0", 0.2, 0.3)
     compare(whole, work.output, out, out, dry_run=True)
     text = out.export_text()
     assert "1 of 4 runs are done, 3 are left" in text
@@ -559,77 +541,62 @@ def test_methods_may_have_axes_of_one_key_each(tmp_path: Path) -> None:
             of(*overlap)
 
 
-SMALL = (
-    "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 8, dataset: 'synthetic:400',"
-    " models: cnn5, batch-size: 16, partition: {kind: iid}}\n"
+PACED = (
+    "methods: [standalone, pfedlora]\nbase: {clients: 2, rounds: 14, dataset: 'synthetic:60',"
+    " models: cnn5, batch-size: 16, partition: {kind: iid},"
+    " observers: 'tests.failing:Slow'}\n"
 )
 
 
 @pytest.mark.slow
-def test_killed_midway_and_started_again_it_repeats_no_round_and_ends_with_the_same_numbers(
-    cli: Cli,
-) -> None:
-    conf(cli.folder, SMALL)
-    first, second = both(cli)
-    process = begun(cli, "--jobs", "1", runs=[second])
-    process.kill()
-    process.communicate(timeout=60)
-    completed = first.result_file.stat().st_mtime_ns
-    assert not second.result_file.exists()
-
-    again = cli("compare", "conf.yaml", "--jobs", "2")
-    assert again.code == 0, again.stderr
-    assert "2 of 2: pfedlora, seed 0: accuracy" in again.stdout
-    assert first.result_file.stat().st_mtime_ns == completed
-    assert [row["round"] for row in second.rounds()] == [*range(9)]
-    assert [row["round"] for row in second.visits()] == [r for r in range(1, 9) for _ in range(2)]
-    kept = {path.name for path in (second.clients / "0").iterdir()}
-    assert kept == {"about.json", "round-000008.safetensors"}
-    assert (cli.folder / "runs" / "conf" / "report" / "report.html").exists()
-
-    keys = {"method": "pfedlora", "clients": 2, "rounds": 8, "dataset": "synthetic:400"}
-    keys |= {"models": "cnn5", "batch-size": 16, "partition.kind": "iid"}
-    theirs = run_locally(cli.folder / "undisturbed", keys).result
-    ours: Any = second.result()
-    for name in ("accuracy", "per_client", "shared_sha256", "models_sha256", "partition", "flops"):
-        assert ours[name] == theirs[name], name
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("here", "no_figures")
-def test_a_worker_that_dies_is_replaced_and_its_run_is_named_and_goes_on_with_the_next_start(
+@pytest.mark.usefixtures("no_figures")
+def test_stopped_killed_and_without_its_worker_it_goes_on_repeats_no_round_and_ends_the_same(
     cli: Cli, pfedlora: Call
 ) -> None:
-    conf(cli.folder, SMALL.replace("rounds: 8", "rounds: 12"))
-    first, second = both(cli)
-    process = begun(cli, "--jobs", "1", runs=[first])
-    [worker] = psutil.Process(process.pid).children()
-    worker.kill()
-    out, err = process.communicate(timeout=150)
-    died = "the worker that carried it out ended with exit code -9"
-    assert process.returncode == 1
-    assert f"1 of 2: standalone, seed 0: failed: {died}\n2 of 2: pfedlora, seed 0: accuracy" in out
-    assert f"failed: standalone/seed-0: {died}\n" in err
-    code, _, err = pfedlora("compare", "conf.yaml", "--jobs", "1")
-    assert code == 0, err
-    for run in (first, second):
-        assert [row["round"] for row in run.rounds()] == list(range(13))
+    whole = load(cli.folder, PACED)
+    output = cli.folder / "runs" / "conf"
+    runs = [RunDirectory(output / name / "seed-0") for name in ("standalone", "pfedlora")]
+    first, second = runs
 
-
-@pytest.mark.slow
-def test_ctrl_c_stops_every_run_and_the_same_command_goes_on(cli: Cli) -> None:
-    conf(cli.folder, SMALL.replace("rounds: 8", "rounds: 100"))  # none is done before it
-    runs = both(cli)
-    process = begun(cli, "--jobs", "2", runs=runs)
+    stopped = begun(cli, "--jobs", "2", runs=runs)
     assert len(cli.processes()) == 5  # two workers, and a run in each
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    stopped.send_signal(signal.SIGINT)
+    _, err = stopped.communicate(timeout=60)
+    assert stopped.returncode == 130
     assert err.startswith("stopped; the same command ")
     assert not cli.processes()
     for run in runs:
         assert (run.result() or {})["stopped_by"] == "user"
         assert not is_locked(run.lock_file)
+
+    killed = begun(cli, "--jobs", "1", runs=[first], after=first.last_round())
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert not first.result_file.exists()
+    wait(lambda: not is_locked(first.lock_file))  # its worker ends with it
+
+    (cli.folder / "dies").touch()
+    code, out, err = pfedlora("compare", "conf.yaml", "--jobs", "1")
+    died = "the worker that carried it out ended with exit code -9"
+    assert code == 1
+    assert f"1 of 2: standalone, seed 0: failed: {died}\n2 of 2: pfedlora, seed 0: accuracy" in out
+    assert f"failed: standalone/seed-0: {died}\n" in err
+    completed = second.result_file.stat().st_mtime_ns
+
+    quiet = Console(quiet=True)
+    assert compare(whole, output, quiet, quiet, here=True) == 0
+    assert second.result_file.stat().st_mtime_ns == completed
+    assert (output / "report" / "report.html").exists()
+    for run in runs:
+        assert [row["round"] for row in run.rounds()] == [*range(15)]
+        assert [row["round"] for row in run.visits()] == [r for r in range(1, 15) for _ in range(2)]
+        kept = {path.name for path in (run.clients / "0").iterdir()}
+        assert kept == {"about.json", "round-000014.safetensors"}
+        ours: Any = run.result()
+        keys = {**whole.base, "method": ours["method"], "observers": ""}
+        theirs = run_locally(cli.folder / f"whole-{ours['method']}", keys).result
+        for name in (*SAME, "per_client", "partition"):
+            assert ours.get(name) == theirs.get(name), name
 
 
 def test_without_a_gpu_or_a_cluster_runs_go_through_workers_one_a_core(
@@ -718,40 +685,30 @@ def test_shards_divide_the_runs_and_the_last_one_reports(tmp_path: Path, made: M
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
-def test_a_failed_run_does_not_stop_the_others_and_is_named(tmp_path: Path, made: Made) -> None:
-    made.instead["standalone", 0] = {"status": "failed", "error": "no such luck"}
-    whole = load(tmp_path, BASIC)
-    out, err = console(), console()
-    assert compare(whole, tmp_path / "runs", out, err, **HERE) == 1
-    printed = out.export_text().splitlines()
-    assert printed[0] == "1 of 4: standalone, seed 0: failed: no such luck"
-    assert printed[3] == "4 of 4: pfedlora, seed 1: accuracy 0.3000 at best validation"
-    assert (
-        err.export_text()
-        == "failed: standalone/seed-0: no such luck\n1 runs failed; the same command retries them\n"
-    )
-    report = (tmp_path / "runs" / "report" / "report.md").read_text()
-    assert "| Standalone | 30.00 (1 of 2 seeds) |" in report
-    assert "| Standalone | 0 | failed: no such luck |" in report
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize(("by", "ran", "code"), [("dp", 4, 0), ("observer", 5, 1)])
-def test_a_run_that_ends_by_its_own_affairs_does_not_stop_the_others(
-    by: str, ran: int, code: int, tmp_path: Path, made: Made
+@pytest.mark.parametrize(
+    ("status", "by", "ran", "code", "why"),
+    [
+        ("failed", None, 5, 1, "failed"),
+        ("stopped", "dp", 4, 0, "no budget"),  # which is not tried again
+        ("stopped", "observer", 5, 1, "stopped"),
+    ],
+)
+def test_a_run_that_fails_or_ends_by_its_own_affairs_is_named_and_does_not_stop_the_others(
+    status: str, by: str | None, ran: int, code: int, why: str, tmp_path: Path, made: Made
 ) -> None:
-    stopped = {"status": "stopped", "error": "enough", "stopped_by": by}
-    made.instead["standalone", 0] = stopped
+    made.instead["standalone", 0] = {"status": status, "error": "enough", "stopped_by": by}
     whole = load(tmp_path, BASIC)
     out, err = console(), console()
     for _ in range(2):
         assert compare(whole, tmp_path / "runs", out, err, **HERE) == code
-    assert len(made.began) == ran, "what has no budget left is not tried again"
-    assert out.export_text().startswith("1 of 4: standalone, seed 0: stopped: enough\n")
+    assert len(made.began) == ran
+    printed = out.export_text().splitlines()
+    assert printed[0] == f"1 of 4: standalone, seed 0: {status}: enough"
+    assert printed[3] == "4 of 4: pfedlora, seed 1: accuracy 0.3000 at best validation"
+    named = "failed: standalone/seed-0: enough\n1 runs failed; the same command retries them\n"
+    assert err.export_text() == 2 * code * named
     report = (tmp_path / "runs" / "report" / "report.md").read_text()
     assert "| Standalone | 30.00 (1 of 2 seeds) |" in report
-    why = "no budget" if by == "dp" else "stopped"
     assert f"| Standalone | 0 | {why}: enough |" in report
 
 
@@ -924,7 +881,7 @@ def test_a_comparison_says_what_a_run_says(
     assert [text for text in compared.splitlines() if text in said] == said
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
 def test_the_report_of_a_comparison_has_what_was_said_before_its_runs(
     tmp_path: Path, here: None
 ) -> None:

@@ -60,7 +60,8 @@ def test_the_familys_counting_is_the_mean_over_the_admitted_clients_of_each_eval
 ) -> None:
     """Rounds 2, 4 and 5 of 5 evaluate, two of four clients each; what the extra evaluations of
     other clients give plays no part."""
-    short = run_locally(tmp_path / "run", KEYS | {"rounds": 3, "evaluate-every": 2, "lr": 0.1})
+    keys = {"rounds": 3, "evaluate-every": 2, "models": "cnn5,cnn4", "batch-size": 4, "lr": 0.1}
+    short = run_locally(tmp_path / "run", KEYS | keys)
     assert short.result["accuracy"]["sampled_last"] == mean_of(short.rows("clients.jsonl"), 3)
     done, _ = extend(short.output, 5)  # the evaluation of round 3 is taken back
     lines = done.rows("clients.jsonl")

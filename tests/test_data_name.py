@@ -99,7 +99,7 @@ def test_more_classes_than_the_sites_have_are_warned_of_where_nobody_set_them(
 
 
 def test_tables_of_three_sites_are_named_as_theirs_everywhere(
-    tmp_path: Path, pfedlora: Call, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, pfedlora: Call, caplog: pytest.LogCaptureFixture, no_figures: None
 ) -> None:
     nodes = [
         {"dataset": f"csv:{table}", "state-path": str(tmp_path / f"state{site}")}

@@ -18,7 +18,7 @@ from tests.conftest import Call
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(deciding, "cores", lambda: 2)
@@ -132,6 +132,7 @@ def test_what_cannot_decide_gets_one_line(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("here", "no_figures")
 def test_a_table_becomes_a_page_in_one_command(pfedlora: Call) -> None:
     """The API goes on with what the command has run."""
     words = (str(table()), "--sites", "ward", "--label", "state", "--seeds", "0")

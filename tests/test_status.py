@@ -28,7 +28,7 @@ from pfedlora_flwr.runs.status import (
     failing_first,
     find_status,
 )
-from tests.conftest import Call, Cli, keys_in
+from tests.conftest import Call, Cli, keys_in, run_locally
 from tests.deployment.paced import GATES
 from tests.deployment.processes import wait
 from tests.report.made import make_run
@@ -62,7 +62,7 @@ def paused(cli: Cli) -> Iterator[tuple[Cli, Path]]:
 
 @pytest.mark.slow
 def test_a_run_is_running_then_killed_then_completed(
-    paused: tuple[Cli, Path], pfedlora: Call
+    paused: tuple[Cli, Path], pfedlora: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli, run = paused
     code, out, _ = pfedlora("status", str(run), "--json")
@@ -105,18 +105,18 @@ def test_a_run_is_running_then_killed_then_completed(
     assert status["reason"] == "its server is gone and left no result; resume=true continues it"
 
     (cli.folder / "gates" / "close-training-1-2").unlink()
-    assert cli("run", "-o", f"output={run}", "--resume", "--engine", "local").code == 0
+    monkeypatch.setenv(GATES, str(cli.folder / "gates"))
+    assert pfedlora("run", "-o", f"output={run}", "--resume", "--engine", "local")[0] == 0
     code, out, _ = pfedlora("status", str(run), "--json")
     status = json.loads(out)
     assert (code, status["state"], status["round"]) == (0, "completed", 3)
     assert {client["round"] for client in status["per_client"].values()} == {3}
 
 
-@pytest.mark.slow
-def test_a_run_that_failed_names_its_failing_client(cli: Cli, pfedlora: Call) -> None:
-    words = ["-o", "method=tests.failing:ClientRaises", "--engine", "local"]
-    assert cli.run("run", *WORDS, *words).code == 1
-    code, out, _ = pfedlora("status", str(cli.folder / "run"), "--json")
+def test_a_run_that_failed_names_its_failing_client(pfedlora: Call, tmp_path: Path) -> None:
+    keys = KEYS | {"method": "tests.failing:ClientRaises"}
+    assert run_locally(tmp_path / "run", keys).code == 1
+    code, out, _ = pfedlora("status", "run", "--json")
     status = json.loads(out)
     assert (code, status["state"], status["round"], status["failures"]) == (1, "failed", 0, 1)
     client = status["per_client"]["2"]

@@ -14,7 +14,7 @@ import yaml
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.ops.evaluate import evaluate
 from pfedlora_flwr.report.load import load
-from pfedlora_flwr.report.write import write_report
+from pfedlora_flwr.report.shown import figure
 from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import clients_of, load_trained
@@ -60,9 +60,9 @@ def test_it_is_completed_for_comparisons_reports_and_resumed_runs(tmp_path: Path
         run(tmp_path / "both" / f"seed-{seed}", seed=seed)
     place = tmp_path / "both" / "seed-0"
     assert not isinstance(read_run(place, 30), Missing)
-    lengths = {RunDirectory(r.path).last_round() for r in load([tmp_path / "both"]).runs}
-    assert len(lengths) > 1, "the curves of two lengths are drawn"
-    write_report([tmp_path / "both"], tmp_path / "report")
+    study = load([tmp_path / "both"])
+    assert len({RunDirectory(run.path).last_round() for run in study.runs}) > 1
+    assert figure(study, "curves", {}).axes, "curves of two lengths are drawn"
     before = (place / "rounds.jsonl").read_bytes()
     again = run(place, resume=True)
     assert again["ended_early"]
@@ -76,9 +76,9 @@ def test_it_is_completed_for_comparisons_reports_and_resumed_runs(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_comparison_counts_it_as_completed(tmp_path: Path, pfedlora: Call, here: None) -> None:
-    base = {**KEYS, "models": "auto", "setting": "homogeneous"}
-    del base["method"]
+@pytest.mark.usefixtures("here", "no_figures")
+def test_a_comparison_counts_it_as_completed(tmp_path: Path, pfedlora: Call) -> None:
+    base = {key: value for key, value in KEYS.items() if key != "method"}
     conf = {"base": base, "methods": ["fedavg"], "seeds": [0]}
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(conf))
     for _ in range(2):
@@ -90,28 +90,25 @@ def test_a_comparison_counts_it_as_completed(tmp_path: Path, pfedlora: Call, her
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cut", [False, True], ids=["at once", "killed and resumed"])
-def test_the_models_of_the_best_round_are_those_that_are_taken(tmp_path: Path, cut: bool) -> None:
+def test_the_models_of_the_best_round_are_those_that_are_taken(tmp_path: Path) -> None:
     keys = {"stop.patience": "auto", "rounds": 14, "lr": 0.02, "models.keep": "best"}
-    place = RunDirectory(tmp_path / "run")
-    result = run(place.path, **keys)
-    if cut:
-        best = result["accuracy"]["best_validation_round"]
-        run(place.path, overwrite=True, **keys | {"rounds": best + 2})
-        place.checkpoints.paths()[-1].unlink()
-        place.result_file.unlink()
-        again = run(place.path, resume=True, **keys)
-        assert again["models_sha256"] == result["models_sha256"]
+    whole, cut = RunDirectory(tmp_path / "run"), RunDirectory(tmp_path / "cut")
+    result = run(whole.path, **keys)
     best = result["accuracy"]["best_validation_round"]
     assert best < 14
-    taken = {k: load_trained(place.path, k) for k in range(5)}
-    assert max(t.round for t in taken.values()) == best, "and not the last round's"
-    lines = {r["client"]: r for r in place.visits() if r["round"] <= best}
-    assert {k: t.round for k, t in taken.items()} == {k: r["round"] for k, r in lines.items()}
-    rights = [t.counts.test_correct / t.counts.test for t in taken.values() if t.counts]
-    assert fmean(rights) == pytest.approx(result["accuracy"]["at_best_validation"])
-    anew = [one["accuracy"] for one in evaluate(taken.values(), None)]
-    assert fmean(anew) == pytest.approx(fmean(rights)), "computed anew from the data"
+    run(cut.path, **keys | {"rounds": best + 2})  # and killed before its last round
+    cut.checkpoints.paths()[-1].unlink()
+    cut.result_file.unlink()
+    assert run(cut.path, resume=True, **keys)["models_sha256"] == result["models_sha256"]
+    for place in (whole, cut):
+        taken = {k: load_trained(place.path, k) for k in range(5)}
+        assert max(t.round for t in taken.values()) == best, "and not the last round's"
+        lines = {r["client"]: r for r in place.visits() if r["round"] <= best}
+        assert {k: t.round for k, t in taken.items()} == {k: r["round"] for k, r in lines.items()}
+        rights = [t.counts.test_correct / t.counts.test for t in taken.values() if t.counts]
+        assert fmean(rights) == pytest.approx(result["accuracy"]["at_best_validation"])
+        anew = [one["accuracy"] for one in evaluate(taken.values(), None)]
+        assert fmean(anew) == pytest.approx(fmean(rights)), "computed anew from the data"
     plain = run(tmp_path / "plain", **keys | {"models.keep": "last"})
     assert plain["models_sha256"] == result["models_sha256"]
     assert load_trained(tmp_path / "plain", 0).sha256 != taken[0].sha256

@@ -226,8 +226,8 @@ def several():
     return data, (data[:, :3] > np.median(data[:, :3], 0)).astype(int)
 '''
 STUDY = """
-base: {dataset: "mine:wine", clients: 3, models: mlp1, rounds: 2, batch-size: 16, split.folds: 3}
-methods: [standalone, fedavg, "mine:Momentum"]
+base: {dataset: "mine:wine", clients: 3, models: mlp1, rounds: 1, batch-size: 16, split.folds: 2}
+methods: [standalone, "mine:Momentum"]
 seeds: [0, 1]
 """
 
@@ -258,11 +258,11 @@ def test_the_researcher_with_a_method_of_their_own(
     walk(f"{wine} -o method=mine:Momentum --overwrite", "everything is in one")
 
     Path("study.yaml").write_text(STUDY)
-    walk("compare study.yaml --dry-run", "0 of 18 runs are done, 18 are left")
+    walk("compare study.yaml --dry-run", "0 of 8 runs are done, 8 are left")
     walk(
         "compare study.yaml --engine local",
-        "18 of 18: ",
+        "8 of 8: ",
         "With fewer than 3 seeds in common nothing is claimed",
     )
     study = pf.load("runs/study")
-    assert dict(study.table()["seeds"]) == {0: 2, 1: 2, 2: 2}, "folds are no further seeds"
+    assert dict(study.table()["seeds"]) == {0: 2, 1: 2}, "folds are no further seeds"

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,13 +126,14 @@ def interrupted(output: Path) -> None:
 
     def interrupt() -> None:
         while not (lines.exists() and len(lines.read_text().splitlines()) > 1):
-            pass
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        pfedlora_flwr.run(KEYS, output=output, progress=False)
+        slow = "tests.failing:Slow"
+        pfedlora_flwr.run(KEYS, output=output, observers=slow, progress=False)
     finally:
         thread.join()
 
@@ -158,7 +160,7 @@ def state() -> list[Any]:
 
 
 @pytest.mark.slow
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_nothing_is_left_behind(tmp_path: Path, no_figures: None) -> None:
     import sklearn.manifold  # noqa: F401 - its import sets variables of the environment
 
     torch.set_num_threads(2)
@@ -168,6 +170,8 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     run.evaluate(0)
     run.predict(1, np.zeros((1, 32, 32, 3), np.uint8))
     run.report()
+    for kind in ("curves", "t-sne"):
+        run.plot(kind)
     with pytest.raises(UserError, match=r"the run failed.*the disk of client 2 is on fire"):
         pfedlora_flwr.run(
             KEYS, method="tests.failing:ClientRaises", output=tmp_path / "fails", progress=False
@@ -190,7 +194,7 @@ def test_a_run_in_a_thread_is_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_what_a_run_has_left(
-    trained_run: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_run: Done, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_figures: None
 ) -> None:
     run = pfedlora_flwr.load(trained_run.output)
     assert isinstance(run, pfedlora_flwr.Run)

@@ -18,7 +18,9 @@ from tests.conftest import Call
 
 
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+def found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: None, no_figures: None
+) -> dict[str, object]:
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     rows = [f"s{i % 3},{rng.normal() + 2 * (i % 2)},{'xy'[i % 2]}" for i in range(120)]

@@ -221,8 +221,7 @@ def test_costs_in_both_conventions(study: Study) -> None:
     assert row(tables.costs(study), "Standalone")["parameters, full"] == "0"
 
 
-@pytest.mark.slow
-def test_operations_that_clients_withhold_are_not_zero(tmp_path: Path) -> None:
+def test_operations_that_clients_withhold_are_not_zero(tmp_path: Path, laid_out: None) -> None:
     make_run(tmp_path / "s", [0.2, 0.9], method="standalone")
     own = "tests.federation.test_sharing:Patient"  # which counts none
     make_run(tmp_path / "o", [0.2, 0.9], method=own, flops=0)
