@@ -24,15 +24,17 @@ def ends_alike(
     monkeypatch: pytest.MonkeyPatch,
     *,
     flower: bool = False,
+    lanes: int = 1,
 ) -> Path:
     """Asserts that a run of three rounds ends alike whole, extended from one round, and killed in
     round 2 and resumed, where every visit reads its model from disk. Held-out clients do, too, in
     each round. Returns the last one's directory.
 
     name: of its folders, which no other test has. flower: whether it ends so through Flower with
-    two actors, too; whole it has one process."""
+    two actors, too. lanes: of the runs in parts; whole it has one process and one lane."""
     keys = {**keys, "rounds": 3}
     ended = [run_locally(folder / "whole", keys)]
+    keys |= {"lanes": lanes}
     if flower:
         ended.append(cli.run(f"{name}-flower", *_words(keys | {"actors": 2}), "--quiet"))
     killed = _killed(f"{name}-killed", keys, cli)
