@@ -27,10 +27,19 @@ MEANS = tuple(name for name in LORA if registry.find(name).averages)
 ANY_RANK = ("flexlora", "flora")
 
 
-@pytest.fixture(scope="module", params=["test_vit", "test_efficientnet"])
+OWN = "tests.methods.own_forms:Mixed"
+TARGETS = {"Mixed": "body.0,body.3,body.6", "test_efficientnet": "conv_stem,conv_pwl"}
+
+
+def by_library(name: str) -> Any:
+    return pytest.param(name, marks=pytest.mark.methods)
+
+
+@pytest.fixture(scope="module", params=[OWN, *map(by_library, ("test_vit", "test_efficientnet"))])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Linear layers of 3 d × d; convolutions of 1×1 and 3×3."""
-    return base(tmp_path_factory.mktemp("bases"), request.param)
+    """Linear layers, of a library 3 d × d; convolutions of 1×1 and 3×3."""
+    name: str = request.param
+    return name if name == OWN else base(tmp_path_factory.mktemp("bases"), name)
 
 
 def method(name: str, model: str, **keys: object) -> Any:
@@ -39,7 +48,7 @@ def method(name: str, model: str, **keys: object) -> Any:
 
 
 def adapted(model: str) -> dict[str, object]:
-    targets = "conv_stem,conv_pwl" if "efficientnet" in model else "auto"
+    targets = next((said for name, said in TARGETS.items() if name in model), "auto")
     return {"models": model, "train": "lora", "lora.targets": targets, "clients": 3}
 
 
