@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 WIDTH = 12
+MIXED, TARGETS = f"{__name__}:Mixed", "body.0,body.3,body.6"
+"""The name of a model, and of its layers that LoRA is for."""
 
 
 def body(width: int = WIDTH) -> nn.Sequential:

@@ -17,6 +17,7 @@ from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.models import lora
 from pfedlora_flwr.models.kept import kept
 from tests.conftest import Call, keys_in, needs, run_locally
+from tests.methods.own_forms import MIXED, TARGETS
 from tests.models.bases import base
 from tests.plain import LORA, Plain, make, samples, visit
 
@@ -27,19 +28,18 @@ MEANS = tuple(name for name in LORA if registry.find(name).averages)
 ANY_RANK = ("flexlora", "flora")
 
 
-OWN = "tests.methods.own_forms:Mixed"
-TARGETS = {"Mixed": "body.0,body.3,body.6", "test_efficientnet": "conv_stem,conv_pwl"}
+LAYERS = {MIXED: TARGETS, "test_efficientnet": "conv_stem,conv_pwl"}
 
 
 def by_library(name: str) -> Any:
     return pytest.param(name, marks=pytest.mark.methods)
 
 
-@pytest.fixture(scope="module", params=[OWN, *map(by_library, ("test_vit", "test_efficientnet"))])
+@pytest.fixture(scope="module", params=[MIXED, *map(by_library, ("test_vit", "test_efficientnet"))])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Linear layers, of a library 3 d × d; convolutions of 1×1 and 3×3."""
     name: str = request.param
-    return name if name == OWN else base(tmp_path_factory.mktemp("bases"), name)
+    return name if name == MIXED else base(tmp_path_factory.mktemp("bases"), name)
 
 
 def method(name: str, model: str, **keys: object) -> Any:
@@ -48,7 +48,7 @@ def method(name: str, model: str, **keys: object) -> Any:
 
 
 def adapted(model: str) -> dict[str, object]:
-    targets = next((said for name, said in TARGETS.items() if name in model), "auto")
+    targets = next((said for name, said in LAYERS.items() if name in model), "auto")
     return {"models": model, "train": "lora", "lora.targets": targets, "clients": 3}
 
 

@@ -17,7 +17,7 @@ from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import run_locally
 
-KEYS = {"dataset": "synthetic:120", "partition.kind": "iid", "clients": 4, "rounds": 3}
+KEYS = {"dataset": "synthetic:60", "partition.kind": "iid", "clients": 4, "rounds": 3}
 
 
 @pytest.mark.slow

@@ -260,10 +260,10 @@ def test_a_client_reads_the_file_until_it_has_a_model_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     safetensors.torch.save_file(
-        timm.create_model("resnet10t", num_classes=10).state_dict(), tmp_path / "w.safetensors"
+        timm.create_model("test_resnet", num_classes=10).state_dict(), tmp_path / "w.safetensors"
     )
     keys = {
-        "models": f"timm:resnet10t:weights={tmp_path / 'w.safetensors'}",
+        "models": f"timm:test_resnet:weights={tmp_path / 'w.safetensors'}",
         "clients": 2,
         "partition.kind": "iid",
         "dataset": "synthetic:60",

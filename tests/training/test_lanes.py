@@ -74,8 +74,8 @@ def test_lanes_come_to_the_bits_of_one(method: str, tmp_path: Path) -> None:
         keys |= {"models": "mlp2", "initial-models": "architecture"}
     if method == "pfedes":  # which takes images alone
         keys |= {"models": "tests.models.modules:Dropped,cnn5", "dataset": KEYS["dataset"]}
-    if method == "fedmrl":
-        keys |= {"fedmrl.representation-dim": 8}
+    small = {"fedmrl": {"fedmrl.representation-dim": 8}, "fedtgp": {"fedtgp.server-epochs": 5}}
+    keys |= small.get(method, {})
     one, three = (bits(run_locally(tmp_path / f"{n}", keys | {"lanes": n})) for n in (1, 3))
     assert one == three
 
