@@ -44,13 +44,10 @@ LIKE_ANOTHER = [
 SMALL = {"fedtgp": {"fedtgp.server-epochs": 5}, "fedmrl": {"fedmrl.representation-dim": 4}}
 LORA_KEYS = {"train": "lora", "lora.rank": "2", "lora.alpha": 3}
 OPTIONS = [
-    ("pfedlora", {"adapter.kind": "reduced", "models": "cnn5,cnn5"}),
-    ("pfedlora", {"adapter.down": "fixed"}),
+    ("pfedlora", {"adapter.kind": "reduced", "models": "cnn5,cnn5", "clip-norm": 0.1}),
+    ("pfedlora", {"adapter.down": "fixed", "optimizer": "adamw", "lr-schedule": "cosine"}),
     ("pfedlora", {"adapter.init": "lora", "adapter-epochs": 2, "adapter-lr": 0.1}),
-    ("pfedlora", {"augment": True}),
-    ("pfedlora", {"optimizer": "adamw", "lr-schedule": "cosine"}),
-    ("pfedlora", {"clip-norm": 0.1}),
-    ("pfedlora", {"initial-models": "architecture"}),
+    ("pfedlora", {"augment": True, "initial-models": "architecture"}),
     ("pfedlora_plus", {"adapter.rows": "samples"}),
     ("pfedlora_plus", {"adapter.down": "trained"}),
     ("fedproto", {"neck": "always"}),
