@@ -104,11 +104,11 @@ CELLS = [
 """Every method of ours in every setting that it takes."""
 
 
-def of_each(methods: Iterable[str], kinds: str) -> list[Any]:
-    """Parameters: methods that stand for a kind, and the others by `make methods-test` alone."""
+def of_each(names: Iterable[str], kinds: str) -> list[Any]:
+    """Parameters: those that stand for a kind, and the others by `make methods-test` alone."""
     return [
         pytest.param(name, marks=() if name in kinds.split() else pytest.mark.methods)
-        for name in methods
+        for name in names
     ]
 
 

@@ -19,23 +19,17 @@ from pfedlora_flwr.models.kept import kept
 from tests.conftest import Call, keys_in, needs, run_locally
 from tests.methods.own_forms import MIXED, TARGETS
 from tests.models.bases import base
-from tests.plain import LORA, Plain, make, samples, visit
+from tests.plain import LORA, Plain, make, of_each, samples, visit
 
 pytestmark = [needs("timm", "peft"), pytest.mark.slow]
 DATA = samples([0, 1, 2, 3] * 4)
 MEANS = tuple(name for name in LORA if registry.find(name).averages)
 """Methods that average factors."""
 ANY_RANK = ("flexlora", "flora")
-
-
 LAYERS = {MIXED: TARGETS, "test_efficientnet": "conv_stem,conv_pwl"}
 
 
-def by_library(name: str) -> Any:
-    return pytest.param(name, marks=pytest.mark.methods)
-
-
-@pytest.fixture(scope="module", params=[MIXED, *map(by_library, ("test_vit", "test_efficientnet"))])
+@pytest.fixture(scope="module", params=of_each((MIXED, "test_vit", "test_efficientnet"), MIXED))
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Linear layers, of a library 3 d × d; convolutions of 1×1 and 3×3."""
     name: str = request.param

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +21,7 @@ from pfedlora_flwr.training.kinds import TEXT
 from tests.conftest import needs
 from tests.methods.own_forms import MIXED, TARGETS
 from tests.models.bases import base, text_base
-from tests.plain import LORA
+from tests.plain import LORA, of_each
 
 pytestmark = [needs("timm", "peft", "transformers"), pytest.mark.slow]
 IMAGES, TEXTS = Task(20), Task(20, (16,), TEXT)
@@ -46,10 +45,6 @@ REAL = {
 }
 """The package of the weights, and r n and r m over query and value, or over all pointwise
 convolutions of the blocks."""
-
-
-def by_library(kind: str) -> Any:
-    return pytest.param(kind, marks=() if kind in ("own", "bert") else pytest.mark.methods)
 
 
 def shapes(name: str, task: Task, ends: tuple[str, ...]) -> list[tuple[int, int]]:
@@ -104,7 +99,7 @@ def test_every_method_has_its_formula() -> None:
     assert set(formulas([(3, 2)], [1, 1])) == set(LORA)
 
 
-@pytest.mark.parametrize("kind", [*map(by_library, MODELS)])
+@pytest.mark.parametrize("kind", of_each(MODELS, "own bert"))
 def test_numbers_are_the_sheets_formulas(kind: str, tmp_path: Path) -> None:
     made, task = MODELS[kind]
     model = made(tmp_path)

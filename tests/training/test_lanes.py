@@ -81,8 +81,8 @@ def test_lanes_come_to_the_bits_of_one(method: str, tmp_path: Path) -> None:
 
 
 def test_a_client_that_raises_ends_its_own_visit_alone(tmp_path: Path) -> None:
-    keys = KEYS | {"method": "tests.failing:ClientRaises", "models": "cnn5", "min-success": 0.5}
-    keys |= {"dataset": "synthetic:120", "rounds": 1}
+    keys = KEYS | {"method": "tests.failing:ClientRaises", "models": "cnn5", "rounds": 1}
+    keys |= {"min-success": 0.5}
     one, three = (run_locally(tmp_path / f"{n}", keys | {"lanes": n}) for n in (1, 3))
     assert bits(one) == bits(three)
     assert [row["refused"] for row in three.rows("rounds.jsonl")] == [[2]]
