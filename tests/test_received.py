@@ -33,7 +33,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from tests.conftest import run_locally
 from tests.methods.own_forms import MIXED, TARGETS
-from tests.plain import Plain
+from tests.plain import Plain, of_each
 from tests.test_secagg import KEYS, Down, federate, reasons, record_of
 
 pytestmark = pytest.mark.slow
@@ -176,6 +176,8 @@ def told_by(
 
 
 AVERAGED = [name for name in registry.NAMES if registry.find(name).averages]
+KINDS = "pfedlora pfedlora_plus fedavg fedrep apfl fedmrl fml pfedafm pfedes fedit feddpa rolora"
+"""Methods that send and tell what the others do."""
 LORA = [name for name in AVERAGED if registry.find(name).shares_lora]
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "pfedlora_plus": {"adapter__predict": "sum", "adapter__rows": "samples"},
@@ -183,7 +185,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("method", AVERAGED)
+@pytest.mark.parametrize("method", of_each(AVERAGED, KINDS))
 def test_nothing_in_the_clear_changes_with_the_download(tmp_path: Path, method: str) -> None:
     more = {"method": method, **OPTIONS.get(method, {})}
     if method in LORA:
