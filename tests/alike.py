@@ -24,18 +24,18 @@ def ends_alike(
     monkeypatch: pytest.MonkeyPatch,
     *,
     flower: bool = False,
+    lanes: int = 1,
 ) -> Path:
     """Asserts that a run of three rounds ends alike whole, extended from one round, and killed in
     round 2 and resumed, where every visit reads its model from disk. Held-out clients do, too, in
     each round. Returns the last one's directory.
 
-    name: of its folders, which no other test has. flower: whether it ends so through Flower with
-    two actors, too; whole it has one process."""
+    name: of its folder, which no other test has. flower: whether the killed one begins through
+    Flower, with two actors. lanes: of the runs in parts; whole it has one process and one lane."""
     keys = {**keys, "rounds": 3}
     ended = [run_locally(folder / "whole", keys)]
-    if flower:
-        ended.append(cli.run(f"{name}-flower", *_words(keys | {"actors": 2}), "--quiet"))
-    killed = _killed(f"{name}-killed", keys, cli)
+    keys |= {"lanes": lanes}
+    killed = _killed(f"{name}-killed", keys, cli, flower=flower)
     monkeypatch.setattr(MODELS, "take", lambda *_: None)
     assert run_locally(folder / "parts", keys | {"rounds": 1}).code == 0
     ended.append(run_locally(folder / "parts", keys | {"resume": True}))
@@ -53,19 +53,20 @@ def _held_out(done: Done) -> list[dict[str, Any]]:
     return done.rows("held_out.jsonl") if (done.output / "held_out.jsonl").exists() else []
 
 
-def _killed(name: str, keys: Mapping[str, Any], cli: Cli) -> Path:
+def _killed(name: str, keys: Mapping[str, Any], cli: Cli, *, flower: bool) -> Path:
     """The directory of a run whose process was killed after a visit of round 2, before round 3."""
-    process = cli.start(name, *_words(keys), "--engine", "local")
+    how = ("-o", "actors=2") if flower else ("--engine", "local")
+    words = (word for key, value in keys.items() for word in ("-o", f"{key}={value}"))
+    process = cli.start(name, *words, *how)
     output, deadline = cli.folder / name, time.monotonic() + 150
     while not [*output.glob("clients/*/round-000002.*")]:
         assert time.monotonic() < deadline
         assert process.poll() is None, process.communicate()
         time.sleep(0.002)
-    process.kill()
-    process.communicate(timeout=10)
+    if flower:
+        cli.kill(process)
+    else:
+        process.kill()
+        process.communicate(timeout=10)
     assert len((output / "rounds.jsonl").read_text().splitlines()) < 4, "it was over"
     return output
-
-
-def _words(keys: Mapping[str, Any]) -> list[str]:
-    return [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]

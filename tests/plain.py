@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -101,6 +102,14 @@ CELLS = [
     (method, setting) for method in registry.NAMES for setting in SETTINGS if runs(method, setting)
 ]
 """Every method of ours in every setting that it takes."""
+
+
+def of_each(names: Iterable[str], kinds: str) -> list[Any]:
+    """Parameters: those that stand for a kind, and the others by `make methods-test` alone."""
+    return [
+        pytest.param(name, marks=() if name in kinds.split() else pytest.mark.methods)
+        for name in names
+    ]
 
 
 def make(experiment: Experiment, classes: int = 10) -> Method:

@@ -294,7 +294,7 @@ def images_run(tmp_path_factory: pytest.TempPathFactory) -> Done:
         class_names=["above", "below"],
         clients=np.arange(80) // 40,
     )
-    models = {"models": "timm:mobilenetv3_small_050,cnn5", "batch-size": 8}
+    models = {"models": "timm:test_efficientnet,cnn5", "batch-size": 8}
     return run_locally(folder / "run", KEYS | {"dataset": f"npz:{folder}/grey.npz"} | models)
 
 
@@ -340,4 +340,4 @@ def test_a_model_of_timm_is_asked_and_exported_at_its_own_size_and_channels(
     )
     card = (tmp_path / "timm.onnx.md").read_text()
     assert "Input `images`: images grey, float32 [n, 1, 40, 32], scaled to [0, 1]" in card
-    assert "| architecture | timm:mobilenetv3_small_050, " in card
+    assert "| architecture | timm:test_efficientnet, " in card

@@ -128,6 +128,7 @@ def test_a_run_goes_on_with_changed_code_only_where_that_is_accepted_and_keeps_b
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("here", "no_figures")
+@pytest.mark.usefixtures("no_figures")
 def test_a_comparison_names_what_other_code_did_and_does_not_average_it_with_new_runs(
     pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

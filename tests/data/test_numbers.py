@@ -107,14 +107,10 @@ def test_unix_seconds_are_learned_predicted_evaluated_and_exported(
     code, out, _ = pfedlora("predict", folder, "--client", "0", str(tmp_path / "t.csv"), "--json")
     said = [row["classes"][0]["name"] for row in json.loads(out)]
     assert (code, np.mean(said == late) >= 0.95) == (0, True)
-    export = ("export", folder, "--client", "0", "--format", "torch-export", "--output")
-    assert pfedlora(*export, "t.pt2")[0] == 0
-    program = torch.export.load(tmp_path / "t.pt2").module()
-    given = torch.from_numpy(raw.astype(np.float64))
-    torch.testing.assert_close(program(given), own, rtol=0, atol=1e-4)
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    assert pfedlora(*export[:-2], "onnx", "--output", "t.onnx")[0] == 0
+    export = ("export", folder, "--client", "0", "--format", "onnx", "--output", "t.onnx")
+    assert pfedlora(*export)[0] == 0
     session = onnxruntime.InferenceSession("t.onnx", providers=["CPUExecutionProvider"])
     [logits] = session.run(None, {"inputs": raw.astype(np.float64)})
     assert logits == pytest.approx(own.numpy(), abs=1e-4)

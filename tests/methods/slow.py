@@ -21,7 +21,7 @@ from tests.conftest import keys_in
 from tests.plain import Plain
 
 WORLD: dict[str, object] = keys_in(
-    "dataset=synthetic:90 clients=3 participation=0.67 partition.kind=dirichlet seed=5 "
+    "dataset=synthetic:54 clients=3 participation=0.67 partition.kind=dirichlet seed=21 "
     "models=cnn4,cnn5 batch-size=8 local-epochs=2 lr=0.02 momentum=0.9 weight-decay=0.01"
 )
 """Two of three clients a round. With this seed two rounds see all of them, one twice, whose last

@@ -17,20 +17,23 @@ from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.models import lora
 from pfedlora_flwr.models.kept import kept
 from tests.conftest import Call, keys_in, needs, run_locally
+from tests.methods.own_forms import MIXED, TARGETS
 from tests.models.bases import base
-from tests.plain import LORA, Plain, make, samples, visit
+from tests.plain import LORA, Plain, make, of_each, samples, visit
 
 pytestmark = [needs("timm", "peft"), pytest.mark.slow]
 DATA = samples([0, 1, 2, 3] * 4)
 MEANS = tuple(name for name in LORA if registry.find(name).averages)
 """Methods that average factors."""
 ANY_RANK = ("flexlora", "flora")
+LAYERS = {MIXED: TARGETS, "test_efficientnet": "conv_stem,conv_pwl"}
 
 
-@pytest.fixture(scope="module", params=["test_vit", "test_efficientnet"])
+@pytest.fixture(scope="module", params=of_each((MIXED, "test_vit", "test_efficientnet"), MIXED))
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Linear layers of 3 d × d; convolutions of 1×1 and 3×3."""
-    return base(tmp_path_factory.mktemp("bases"), request.param)
+    """Linear layers, of a library 3 d × d; convolutions of 1×1 and 3×3."""
+    name: str = request.param
+    return name if name == MIXED else base(tmp_path_factory.mktemp("bases"), name)
 
 
 def method(name: str, model: str, **keys: object) -> Any:
@@ -39,7 +42,7 @@ def method(name: str, model: str, **keys: object) -> Any:
 
 
 def adapted(model: str) -> dict[str, object]:
-    targets = "conv_stem,conv_pwl" if "efficientnet" in model else "auto"
+    targets = next((said for name, said in LAYERS.items() if name in model), "auto")
     return {"models": model, "train": "lora", "lora.targets": targets, "clients": 3}
 
 

@@ -29,16 +29,18 @@ REFUSED = {
 """What a method does not take, and the line that says so."""
 
 
-QUICK = "pfedlora", "fedkd"
-"""Methods whose run on images, a second or two each, stands for the others' but in `make
-methods-test`."""
+TRAINED = [name for name in ANY_MODEL if name not in SUMS]
+"""The others: tests/methods/test_sums.py."""
+SUITE = {
+    "images": "pfedlora fedkd",
+    "series": "pfedlora fedkd pfedmoe fedavg pfedes",
+    "vectors": " ".join(TRAINED),
+}
+"""Methods that stand for the others but in `make methods-test`."""
 CELLS = [
-    pytest.param(
-        name, kind, marks=[pytest.mark.methods] if kind == "images" and name not in QUICK else []
-    )
-    for name in ANY_MODEL
-    if name not in SUMS  # tests/methods/test_sums.py
-    for kind in KINDS
+    pytest.param(name, kind, marks=() if name in names.split() else pytest.mark.methods)
+    for name in TRAINED
+    for kind, names in SUITE.items()
 ]
 
 

@@ -10,11 +10,11 @@ import torch
 
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import keys_in, needs, run_locally
+from tests.methods.own_forms import MIXED, TARGETS
 from tests.methods.test_fedlora import MEANS
-from tests.models.bases import base
 from tests.plain import Plain
 
-pytestmark = [needs("timm", "peft"), pytest.mark.slow]
+pytestmark = [needs("peft"), pytest.mark.slow]
 
 
 @pytest.mark.parametrize("name", MEANS)
@@ -23,7 +23,7 @@ def test_the_sum_is_the_plain_mean(name: str, tmp_path: Path) -> None:
         "train=lora clients=3 rounds=2 dataset=synthetic:90 partition.kind=iid batch-size=16 "
         "evaluate-every=2 evaluate-initial=false device=cpu lr=0.1 secagg.enabled=true "
         "secagg.max-samples=128"
-    ) | {"method": name, "models": base(tmp_path, "test_vit")}
+    ) | {"method": name, "models": MIXED, "lora.targets": TARGETS}
     plain = Plain(keys)
     first = plain.state
     plain.train(2)

@@ -19,14 +19,21 @@ from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.runs.ledger import parameters
 from pfedlora_flwr.training.kinds import TEXT
 from tests.conftest import needs
+from tests.methods.own_forms import MIXED, TARGETS
 from tests.models.bases import base, text_base
-from tests.plain import LORA
+from tests.plain import LORA, of_each
 
 pytestmark = [needs("timm", "peft", "transformers"), pytest.mark.slow]
 IMAGES, TEXTS = Task(20), Task(20, (16,), TEXT)
 R = 8
-ENDS = {"vit": ("qkv",), "efficientnet": ("conv_pw", "conv_pwl"), "bert": ("query", "value")}
+ENDS = {
+    "own": ("0", "3", "6"),
+    "vit": ("qkv",),
+    "efficientnet": ("conv_pw", "conv_pwl"),
+    "bert": ("query", "value"),
+}
 MODELS: dict[str, tuple[Callable[[Path], str], Task]] = {
+    "own": (lambda folder: MIXED, IMAGES),
     "vit": (lambda folder: base(folder, "test_vit"), IMAGES),
     "efficientnet": (lambda folder: base(folder, "test_efficientnet"), IMAGES),
     "bert": (text_base, TEXTS),
@@ -74,6 +81,7 @@ def formulas(mn: list[tuple[int, int]], ranks: list[int]) -> dict[str, tuple[int
 def sent(name: str, model: str, task: Task, rank: str, clients: int) -> tuple[int, int]:
     """The numbers of client 0, counted: down in round 2, and up."""
     keys = {"method": name, "models": model, "train": "lora", "lora.rank": rank}
+    keys |= {"lora.targets": TARGETS} if model == MIXED else {}
     of = registry.make(from_flat(keys | {"clients": clients}), task)
     uploads = {}
     for k in range(clients):
@@ -91,7 +99,7 @@ def test_every_method_has_its_formula() -> None:
     assert set(formulas([(3, 2)], [1, 1])) == set(LORA)
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", of_each(MODELS, "own bert"))
 def test_numbers_are_the_sheets_formulas(kind: str, tmp_path: Path) -> None:
     made, task = MODELS[kind]
     model = made(tmp_path)
@@ -101,12 +109,11 @@ def test_numbers_are_the_sheets_formulas(kind: str, tmp_path: Path) -> None:
         assert sent(name, model, task, str(R), 3) == expected, name
 
 
-def test_numbers_of_ranks_4_and_16_together(tmp_path: Path) -> None:
-    model = base(tmp_path, "test_vit")
-    mn = shapes(model, IMAGES, ENDS["vit"])
+def test_numbers_of_ranks_4_and_16_together() -> None:
+    mn = shapes(MIXED, IMAGES, ENDS["own"])
     for name in ("flexlora", "flora"):
         expected = formulas(mn, [4, 16])[name]
-        assert sent(name, model, IMAGES, "4,16", 2) == expected, name
+        assert sent(name, MIXED, IMAGES, "4,16", 2) == expected, name
 
 
 @pytest.mark.pretrained

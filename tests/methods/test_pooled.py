@@ -23,7 +23,7 @@ class Own(Pooled):
     """A user's own, which pools rows, too."""
 
 
-KEYS = {"dataset": "synthetic:120", "partition.kind": "iid", "clients": 4, "rounds": 3}
+KEYS = {"dataset": "synthetic:60", "partition.kind": "iid", "clients": 4, "rounds": 3}
 
 
 @pytest.mark.slow

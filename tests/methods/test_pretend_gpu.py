@@ -23,35 +23,37 @@ from pfedlora_flwr.methods.method import Tensors, Upload
 from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.training.device import channels_last
 from tests.models.bases import base
-from tests.plain import CELLS, LORA, Plain
+from tests.plain import CELLS, LORA, Plain, of_each
 from tests.pretend_gpu import GPU, OnGpu, pretended
 
 KEYS = {
     "clients": 2,
     "rounds": 2,
-    "dataset": "synthetic:104",  # 41 training samples each: batches of 16, 16 and 9
+    "dataset": "synthetic:56",  # 22 training samples each: batches of 16 and 6
     "batch-size": 16,
     "partition.kind": "iid",
 }
-MODELS = {"heterogeneous": "cnn5,cnn4", "homogeneous": "cnn5"}
+OWN = "tests.methods.own_forms"
+MODELS = {"heterogeneous": f"{OWN}:Parted,{OWN}:Wide", "homogeneous": f"{OWN}:Parted"}
 LIKE_ANOTHER = [
     (method, setting)
     for method, setting in CELLS
     if setting == "homogeneous" and (method, "heterogeneous") in CELLS and method != "pfedlora"
 ]
 """Methods with one model for all, where they also take several: `make methods-test` alone."""
+SMALL = {"fedtgp": {"fedtgp.server-epochs": 5}, "fedmrl": {"fedmrl.representation-dim": 4}}
+LORA_KEYS = {"train": "lora", "lora.rank": "2", "lora.alpha": 3}
 OPTIONS = [
-    ("pfedlora", {"adapter.kind": "reduced", "models": "cnn5,cnn5"}),
-    ("pfedlora", {"adapter.down": "fixed"}),
+    ("pfedlora", {"adapter.kind": "reduced", "models": "cnn5,cnn5", "clip-norm": 0.1}),
+    ("pfedlora", {"adapter.down": "fixed", "optimizer": "adamw", "lr-schedule": "cosine"}),
     ("pfedlora", {"adapter.init": "lora", "adapter-epochs": 2, "adapter-lr": 0.1}),
-    ("pfedlora", {"augment": True}),
-    ("pfedlora", {"optimizer": "adamw", "lr-schedule": "cosine"}),
-    ("pfedlora", {"clip-norm": 0.1}),
-    ("pfedlora", {"initial-models": "architecture"}),
+    ("pfedlora", {"augment": True, "initial-models": "architecture"}),
     ("pfedlora_plus", {"adapter.rows": "samples"}),
     ("pfedlora_plus", {"adapter.down": "trained"}),
     ("fedproto", {"neck": "always"}),
+    ("fedkd", {}),
 ]
+"""With convolutions."""
 
 
 class Played(NamedTuple):
@@ -120,16 +122,22 @@ def through_the_wire(tensors: Tensors) -> Tensors:
 def test_a_method_computes_there_what_it_computes_on_the_cpu(
     method: str, keys: dict[str, Any]
 ) -> None:
-    check(keys | {"method": method})
+    check(SMALL.get(method, {}) | keys | {"method": method})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", LORA)
-def test_federated_lora_does_so_too(method: str, tmp_path: Path) -> None:
+def test_federated_lora_does_so_too(method: str) -> None:
+    pytest.importorskip("peft")
+    check({"method": method, "models": f"{OWN}:Parted", "lora.targets": "encoder.2"} | LORA_KEYS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", of_each(LORA, "feddpa"))
+def test_in_attention_as_well(method: str, tmp_path: Path) -> None:
     pytest.importorskip("timm")
     pytest.importorskip("peft")
-    model = base(tmp_path, "test_vit")
-    check({"method": method, "models": model, "train": "lora", "lora.rank": "2", "lora.alpha": 3})
+    check({"method": method, "models": base(tmp_path, "test_vit")} | LORA_KEYS)
 
 
 def check(keys: dict[str, Any]) -> None:

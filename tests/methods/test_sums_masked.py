@@ -32,7 +32,7 @@ def read(federation: Federation) -> Sums:
 def test_the_sum_is_the_clear_one_to_rounding_and_counts_are_exact(
     name: str, tmp_path: Path
 ) -> None:
-    keys: dict[str, object] = {"method": name, "models": "cnn5", "clients": 4}
+    keys = {"method": name, "models": "tests.methods.narrow:Narrow", "clients": 4}
     keys |= {"dataset": "synthetic:160", "partition.classes-per-client": 5}
     clear = Plain(keys)
     clear.train(2)

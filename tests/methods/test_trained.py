@@ -43,6 +43,9 @@ KINDS = (
     " ffa_lora rolora flora feddpa fedalt"
 )
 """One method of each kind, by what it trains."""
+FEW = "standalone fedrep apfl fml feddpa"
+"""Of those: one whose parts take turns, and three with a second model, a smaller one and a second
+LoRA."""
 REFUSED = (
     "exchanges LoRA, and train is|needs images|nothing of it is trained|begins at random|"
     "needs the same model at all clients|LoRA's products inside one base|peft's files have no place"
@@ -56,19 +59,21 @@ NOT_JUDGED = ("alpha", "visits", "weights.", "lora_gate.there", "num_batches_tra
 
 
 LIBRARY = ("vit", "efficientnet", "text")
+SUITE = {"parted": KINDS, "whole": KINDS} | dict.fromkeys(LIBRARY, "standalone")
+"""By form, where those of the suite are not FEW."""
 
 
 def _cells() -> list[Any]:
     """Quick: LoRA in an encoder with its head, and a part that a user froze, under all methods.
-    Slow: each kind in the other forms of one's own. The rest by `make methods-test`, of a library's
-    models each kind alone. Methods of sums train nothing."""
+    Slow: those of the suite. The rest by `make methods-test`, of a library's models each kind
+    alone. Methods of sums train nothing."""
     cells = []
     trained = [name for name in registry.NAMES if name not in plain.SUMS]
     for form, train, name in itertools.product(FORMS, ("all", "head", "lora"), trained):
         if form in LIBRARY and name not in KINDS.split():
             continue
-        own = form not in LIBRARY and name in KINDS.split()
-        marks = [pytest.mark.slow if own or name == "standalone" else pytest.mark.methods]
+        slow = name in SUITE.get(form, FEW).split()
+        marks = [pytest.mark.slow if slow else pytest.mark.methods]
         quick = form == "parted" and (train == "lora" or name == "standalone")
         quick |= (form, train) == ("partly-frozen", "all")
         cells.append(pytest.param(form, train, name, marks=[] if quick else marks))
@@ -94,7 +99,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 
 def keys_of(form: str, train: str, method: str, weights: dict[str, dict[str, Any]]) -> Any:
-    keys = {"dataset": "synthetic:60", "partition.kind": "iid", "clients": 2, "device": "cpu"}
+    keys = {"dataset": "synthetic:40", "partition.kind": "iid", "clients": 2, "device": "cpu"}
     keys |= {"batch-size": 8, "local-epochs": 2, "setting": "homogeneous", "lr": 0.05}
     if form not in LIBRARY:
         keys |= {"lora.targets": "encoder.2,encoder.4", "representation-width": 8}
@@ -136,7 +141,6 @@ def test_exactly_what_is_promised_moves(
     try:
         of = Plain(keys)
         modules = {k: of.model(k) for k in range(2)}
-        of.method.state_init(0)
     except UserError as error:
         refused = str(error)
     else:

@@ -127,7 +127,7 @@ def test_methods_of_one_width_train_on_them_and_models_come_back(
     models = ",".join(base(where, name) for name in NAMES)
     kind = written(pfedlora, models)
     keys: dict[str, Any] = keys_in(
-        "train=head dataset=synthetic:300 clients=4 partition.kind=iid rounds=2 "
+        "train=head dataset=synthetic:120 clients=4 partition.kind=iid rounds=2 "
         "representation=anchors:a.anchors representation-norm=layer"
     ) | {"models": models, "method": method}
     if method == "pfedlora_plus":

@@ -351,6 +351,7 @@ def test_names_have_their_folders_absolute_and_are_told_without(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
 def test_a_run_is_asked_and_exported(
     keys: dict[str, Any],
     folder: Path,
@@ -375,18 +376,14 @@ def test_a_run_is_asked_and_exported(
     assert np.array_equal(by_list, by_array)
     (tmp_path / "one.txt").write_text("the puck\n")
     (tmp_path / "none.txt").write_text("\n")
-    code, out, err = pfedlora(
-        "predict",
-        str(run),
-        "--client",
-        "0",
-        "--json",
-        str(tmp_path / "one.txt"),
-        str(folder / "docs.csv"),
+    asked, files = (
+        ("predict", str(run), "--client", "0"),
+        (tmp_path / "one.txt", folder / "docs.csv"),
     )
+    code, out, err = pfedlora(*asked, "--json", *map(str, files))
     assert code == 0, err
     assert len(json.loads(out)) == 61
-    code, _, err = pfedlora("predict", str(run), "--client", "0", str(tmp_path / "none.txt"))
+    code, _, err = pfedlora(*asked, str(tmp_path / "none.txt"))
     assert code != 0
     assert "none.txt: it holds no text" in err
     code, out, err = pfedlora("evaluate", str(run), "--client", "1", "--json")
@@ -401,7 +398,7 @@ def test_a_run_is_asked_and_exported(
 
 
 @pytest.mark.slow
-def test_runs_end_alike_whole_killed_extended_and_through_flower(
+def test_runs_end_alike_whole_extended_and_killed_and_begun_through_flower(
     keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_cli: Cli
 ) -> None:
     """A client with LoRA and its dropout, one that trains its whole model, one with a head on

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -28,22 +27,27 @@ from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.lanes import Lanes, fitting, turn, worker
 from tests.alike import ends_alike
 from tests.conftest import Call, Cli, Done, keys_in, run_locally
-from tests.plain import ANY_MODEL, SUMS
+from tests.plain import ANY_MODEL, SUMS, of_each
 
 CPU = torch.device("cpu")
 DROPPED = "tests.models.modules:Normalised"
 """With dropout, which draws from torch's global generator, and batch normalisation."""
 KEYS: dict[str, Any] = keys_in(
-    "dataset=synthetic:300 clients=6 partition.kind=iid rounds=2 batch-size=8 "
+    "dataset=synthetic:120 clients=4 partition.kind=iid rounds=2 batch-size=8 "
     "evaluate-initial=false"
 )
+
+
+KINDS = "pfedlora fedavg fedrep apfl fedkd fedtgp fedncm"
+"""Methods of one phase and of several, with one model and with two, that also train at the server,
+and that train nothing."""
 
 
 def vectors(folder: Path) -> str:
     """Rows of nine numbers, of three classes."""
     draws = np.random.default_rng(0)
     lines = [
-        f"{','.join(f'{x:.3f}' for x in draws.normal(i % 3, 1, 9))},{i % 3}" for i in range(240)
+        f"{','.join(f'{x:.3f}' for x in draws.normal(i % 3, 1, 9))},{i % 3}" for i in range(96)
     ]
     file = folder / "rows.csv"
     file.write_text("\n".join([",".join("abcdefghi") + ",label", *lines]))
@@ -62,7 +66,7 @@ def bits(done: Done) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ANY_MODEL)
+@pytest.mark.parametrize("method", of_each(ANY_MODEL, KINDS))
 def test_lanes_come_to_the_bits_of_one(method: str, tmp_path: Path) -> None:
     keys = KEYS | {"method": method, "dataset": vectors(tmp_path)}
     keys |= {"models": DROPPED if registry.find(method).one_model else f"mlp2,{DROPPED}"}
@@ -70,16 +74,15 @@ def test_lanes_come_to_the_bits_of_one(method: str, tmp_path: Path) -> None:
         keys |= {"models": "mlp2", "initial-models": "architecture"}
     if method == "pfedes":  # which takes images alone
         keys |= {"models": "tests.models.modules:Dropped,cnn5", "dataset": KEYS["dataset"]}
-    if method == "fedmrl":
-        keys |= {"fedmrl.representation-dim": 8}
-    one, two, five = (bits(run_locally(tmp_path / f"{n}", keys | {"lanes": n})) for n in (1, 2, 5))
-    assert one == two
-    assert one == five
+    small = {"fedmrl": {"fedmrl.representation-dim": 8}, "fedtgp": {"fedtgp.server-epochs": 5}}
+    keys |= small.get(method, {})
+    one, three = (bits(run_locally(tmp_path / f"{n}", keys | {"lanes": n})) for n in (1, 3))
+    assert one == three
 
 
 def test_a_client_that_raises_ends_its_own_visit_alone(tmp_path: Path) -> None:
-    keys = KEYS | {"method": "tests.failing:ClientRaises", "models": "cnn5", "min-success": 0.5}
-    keys |= {"dataset": "synthetic:120", "rounds": 1}
+    keys = KEYS | {"method": "tests.failing:ClientRaises", "models": "cnn5", "rounds": 1}
+    keys |= {"min-success": 0.5}
     one, three = (run_locally(tmp_path / f"{n}", keys | {"lanes": n}) for n in (1, 3))
     assert bits(one) == bits(three)
     assert [row["refused"] for row in three.rows("rounds.jsonl")] == [[2]]
@@ -114,12 +117,7 @@ def test_a_run_in_lanes_that_is_killed_and_resumed_ends_as_one_in_one(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = KEYS | {"method": "pfedlora", "models": "cnn5,cnn4", "participation": 0.5}
-    ended = ends_alike("lanes", keys | {"lanes": 3}, cli, tmp_path, monkeypatch)
-    one = run_locally(tmp_path / "one", keys | {"rounds": 3})
-    assert (
-        one.result["models_sha256"]
-        == json.loads((ended / "result.json").read_text())["models_sha256"]
-    )
+    ends_alike("lanes", keys, cli, tmp_path, monkeypatch, lanes=3)
 
 
 def test_where_lanes_are_refused_and_what_is_said(tmp_path: Path, pfedlora: Call) -> None:

@@ -20,7 +20,8 @@ from pfedlora_flwr.methods import registry
 from pfedlora_flwr.training.loss import balanced, cross_entropy, trained_by, weighted
 from tests.conftest import keys_in, run_locally
 
-KEYS = {"clients": 5, "participation": 0.6, "rounds": 2, "models": "tests.methods.narrow:Narrow"}
+KEYS = {"clients": 3, "participation": 0.67, "rounds": 2, "dataset": "synthetic:90"}
+KEYS |= {"models": "tests.methods.narrow:Narrow", "partition.kind": "iid"}
 CALLS: list[int] = []
 
 

@@ -91,10 +91,11 @@ def test_the_experiments_optimiser_trains() -> None:
 
 
 @pytest.mark.slow
-def test_a_visit_leaves_pytorchs_compiler_alone() -> None:
+def test_a_visit_leaves_pytorchs_compiler_and_the_libraries_of_models_alone() -> None:
     code = (
-        "import sys; from tests.plain import Plain; Plain({'clients': 1, 'partition.kind':"
-        " 'iid'}).train(1); print('torch._dynamo' in sys.modules)"
+        "import sys; import pfedlora_flwr.cli; from tests.plain import Plain; Plain({'clients': 1,"
+        " 'partition.kind': 'iid', 'dataset': 'synthetic:30', 'models': 'cnn5'}).train(1);"
+        " print({'torch._dynamo', 'timm', 'torchvision', 'huggingface_hub'} & {*sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert done.stdout.strip() == "set()"
