@@ -231,8 +231,8 @@ def test_wrong_keys_are_a_line(bases: dict[str, str], monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_a_layer_whose_weights_alone_are_read_is_refused() -> None:
-    name = "timm:eva02_tiny_patch14_224"
+@pytest.mark.parametrize("name", ["timm:eva02_tiny_patch14_224", "torchvision:swin_t"])
+def test_a_layer_whose_weights_alone_are_read_is_refused(name: str) -> None:
     said = f"{name} (train=lora, model-input=28)"
     with pytest.raises(UserError, match=r"qkv, in which lora.targets puts LoRA, is not called"):
         facts(said, TASK)
