@@ -129,9 +129,9 @@ def test_a_round_has_fresh_noise_of_the_size_that_the_keys_say(
     assert abs(np.corrcoef(noises[0], noises[1])[0, 1]) < 4.5 / size**0.5
 
 
-UNDER_MASKS = ("pfedlora", "lg_fedavg", "fedmrl", "rolora")
+KINDS = ("pfedlora", "lg_fedavg", "fedmrl", "rolora")
 """An adapter, a part of the model, a second model, and a part of what is shared. The other methods
-are under masks in `make methods-test`."""
+are in `make methods-test`."""
 AVERAGING = [name for name in registry.NAMES if registry.find(name).averages]
 
 
@@ -145,7 +145,7 @@ def keys_of(method: str, folder: Path) -> dict[str, Any]:
         pytest.importorskip("timm")
         pytest.importorskip("peft")
         keys |= {"models": base(folder, "test_vit"), "train": "lora", "lora.rank": "2"}
-    if method in ("fedmrl", "pfedafm"):
+    if method == "fedmrl":
         keys |= {"models": "cnn5"}
     return keys | {"rounds": 1, "dataset": "synthetic:90"}
 
@@ -153,9 +153,8 @@ def keys_of(method: str, folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("method", "masks"),
     [
-        pytest.param(method, masks, marks=pytest.mark.methods if masks and other else ())
+        pytest.param(method, masks, marks=() if method in KINDS else pytest.mark.methods)
         for method in AVERAGING
-        for other in [method not in UNDER_MASKS]
         for masks in ({}, MASKED)
     ],
 )
@@ -308,6 +307,7 @@ def test_what_was_spent_must_be_there_and_a_replaced_run_stays_listed(tmp_path: 
         run_locally(output, {**keys, "resume": True, "rounds": 3})
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_replaced_run_without_dp_counts_as_infinite_whatever_came_between(
     tmp_path: Path, pfedlora: Call
 ) -> None:
