@@ -169,10 +169,7 @@ def mean_of(accuracies: str, liars: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rule", "lie"),
-    [("mean", attacks.CLAIM), ("trimmed mean", attacks.CLAIM), ("mean", FLIPPED)],
-)
+@pytest.mark.parametrize(("rule", "lie"), [("trimmed mean", attacks.CLAIM), ("mean", FLIPPED)])
 def test_the_page_of_attacks_has_what_a_federation_with_two_liars_comes_to(
     rule: str, lie: str
 ) -> None:
@@ -187,8 +184,13 @@ def test_the_page_of_attacks_has_what_a_federation_with_two_liars_comes_to(
         assert max(map(float, found.split()[:2])) < 0.2, "they have learned the reverse"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "pfedlora"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("fedavg", marks=pytest.mark.slow),
+        pytest.param("pfedlora", marks=pytest.mark.methods),
+    ],
+)
 def test_one_liar_of_ten_costs_the_honest_less_than_two_points(tmp_path: Path, method: str) -> None:
     clean = honest_mean(tmp_path / "clean", {}, method=method)
     for lie in ("turned", "turned, ninety times, a million samples"):
@@ -198,11 +200,8 @@ def test_one_liar_of_ten_costs_the_honest_less_than_two_points(tmp_path: Path, m
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedkd", "pfedlora_plus", "fedproto"])
-@pytest.mark.parametrize("lie", ["what it was sent", "a millionth"])
-def test_idle_clients_make_no_outliers_of_those_that_train(
-    tmp_path: Path, method: str, lie: str
-) -> None:
-    idle = dict.fromkeys(range(3), lie)
+def test_idle_clients_make_no_outliers_of_those_that_train(tmp_path: Path, method: str) -> None:
+    idle = {0: "what it was sent", 1: "what it was sent", 2: "a millionth"}
     keys = {"method": method, "clients": 5, "rounds": 2, "local-epochs": 1, "min-success": 0.4}
     assert honest_mean(tmp_path, idle, **keys | {"evaluate-every": 1}) > 0
 
