@@ -672,8 +672,17 @@ def test_ranks_have_downloads_of_their_own_and_other_models_are_refused(tmp_path
         pfedlora_flwr.adapt(file, tmp_path / "x", models="cnn5", dataset=(images, labels))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ANY_MODEL)
+KINDS = ("pfedlora", "fedkd", "fedproto", "fedgh", "fedrep", "apfl", "fedncm")
+"""A method of each kind; `make methods-test` has the others."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in KINDS else pytest.mark.methods)
+        for name in ANY_MODEL
+    ],
+)
 def test_every_method_adapts_a_client_and_leaves_what_it_received(method: str) -> None:
     setting = "heterogeneous" if runs(method, "heterogeneous") else "homogeneous"
     keys = {**KEYS, "models": "auto", "setting": setting, "method": method}

@@ -17,7 +17,8 @@ from pfedlora_flwr.files import tensors_sha256
 from tests.federation.malice import KEYS, simulate
 from tests.plain import Plain
 
-SMALL = {"clients": 3, "rounds": 2, "dataset": "synthetic:300"}
+SMALL = {"clients": 3, "rounds": 2, "dataset": "synthetic:90"}
+SMALL |= {"models": "tests.methods.narrow:Narrow"}
 
 
 def read(output: Path) -> dict[str, Any]:
