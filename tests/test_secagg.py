@@ -34,7 +34,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
-from pfedlora_flwr import client_app, server_app
+from pfedlora_flwr import client_app
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
@@ -52,27 +52,21 @@ from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.site.gate import gate
 from pfedlora_flwr.training.loop import Samples, Visit
+from tests.conftest import keys_in
 from tests.masked import levels, pieces, secrets_of
 from tests.plain import Plain
+from tests.served import named, result_of, run_over, state_of
 
 pytestmark = pytest.mark.slow
 STAGES = Stage.all()
 ALIVE, DEAD = Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST
 SOURCES, SHARES, VECTORS = Key.SOURCE_LIST, Key.CIPHERTEXT_LIST, Key.MASKED_PARAMETERS
 UPLOAD = Stage.COLLECT_MASKED_VECTORS
-KEYS = {
-    "clients": 4,
-    "rounds": 1,
-    "dataset": "synthetic:300",
-    "partition.kind": "iid",
-    "batch-size": 16,
-    "evaluate-initial": False,
-    "device": "cpu",
-    "models": "tests.methods.narrow:Narrow",  # masks do not see width
-    "adapter.hidden-dim": 16,
-    "secagg.enabled": True,
-    "secagg.max-samples": 128,
-}
+KEYS = keys_in(  # masks do not see width
+    "clients=4 rounds=1 dataset=synthetic:300 partition.kind=iid batch-size=16 device=cpu"
+    " evaluate-initial=false models=tests.methods.narrow:Narrow adapter.hidden-dim=16"
+    " secagg.enabled=true secagg.max-samples=128"
+)
 Record = MutableMapping[str, Any]
 Down = Callable[[str, int, Message], None]
 """What a hostile server does to a message of a stage to a client."""
@@ -177,19 +171,13 @@ def federate(
 ) -> tuple[dict[str, Any], Hostile]:
     """A run to its result, with the grid that it went over. In the names of `more` an underscore
     stands for a hyphen, two for a dot."""
-    keys = (
-        KEYS
-        | {"output": str(output)}
-        | {name.replace("_", "-").replace("--", "."): value for name, value in more.items()}
-    )
+    keys = KEYS | {"output": str(output)} | named(more)
     grid = Hostile(app, keys, down, up, node_config)
     grid.lost, grid.mute = lost, mute
     with suppress(RunFailed, UserError):
-        server_app.serve(
-            grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=keys)
-        )
+        run_over(grid, keys)
     assert grid.samples <= {0}, "n_k goes up in the clear"
-    return json.loads((output / "result.json").read_text()), grid
+    return result_of(output), grid
 
 
 class Trained(Client):
@@ -218,12 +206,6 @@ def app_of(change: Callable[[int, FitRes], None]) -> ClientApp:
     return ClientApp(
         client_fn=client_fn, mods=[gate(client_app.config_of), Guard(client_app.config_of)]
     )
-
-
-def state_of(output: Path) -> Tensors:
-    saved = RunDirectory(output).checkpoints.load()
-    assert saved is not None
-    return saved.tensors
 
 
 def reasons(output: Path) -> dict[int, str]:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from pfedlora_flwr import client_app, config, server_app
+from pfedlora_flwr import client_app, config
 from pfedlora_flwr.data.local import Site
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.features.dp.accountant import epsilon
@@ -32,6 +32,7 @@ from pfedlora_flwr.site.policy import Egress, Policy
 from tests.conftest import keys_in
 from tests.models.bases import base
 from tests.plain import LORA
+from tests.served import result_of, run_over
 
 pytestmark = pytest.mark.slow
 SITES = 6
@@ -101,9 +102,8 @@ def federate(
         seen.append((int(context.node_config["partition-id"]), reply))
         return reply
 
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
     with suppress(RunFailed, RunDiverged, UserError):
-        server_app.serve(LocalGrid(app, nodes, flat), context)
+        run_over(LocalGrid(app, nodes, flat), flat)
     return seen
 
 
@@ -312,7 +312,7 @@ def test_a_run_goes_on_without_what_some_sites_withhold_and_says_so(
     federate(
         tmp_path, rules, {"method": "fedavg", "evaluate-every": 2, "rounds": 3, "min-success": 1.0}
     )
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    result = result_of(tmp_path / "run")
     assert result["status"] == "completed", result["error"]
     assert [*result["per_client"]] == [str(k) for k in range(1, SITES)]
     lines = [json.loads(text) for text in (tmp_path / "run" / "clients.jsonl").open()]
