@@ -641,7 +641,11 @@ def test_a_state_per_client_is_no_shared_state(tmp_path: Path) -> None:
 def test_ranks_have_downloads_of_their_own_and_other_models_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     pytest.importorskip("peft")
-    keys = {"method": "flexlora", "models": base(tmp_path, "test_vit"), "train": "lora"}
+    keys: dict[str, Any] = {
+        "method": "flexlora",
+        "models": base(tmp_path, "test_vit"),
+        "train": "lora",
+    }
     keys |= {"clients": 4, "clients-held-out": 2, "lora.rank": "2,4", "held-out.samples": "8"}
     assert run_locally(tmp_path / "run", FEW | keys).code == 0
     file = pfedlora_flwr.load(tmp_path / "run").export_shared(tmp_path / "shared.safetensors")

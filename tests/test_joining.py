@@ -32,18 +32,14 @@ from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.runs.begin import find, resumed
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import Call, run_locally
+from tests.conftest import Call, keys_in, run_locally
 from tests.plain import Plain
 from tests.served import named, result_of, run_over, words
 
-KEYS = {
-    "rounds": 2,
-    "participation": 0.7,  # 2 of 3 clients, then 2 of 4
-    "batch-size": 16,
-    "dataset": "digits",
-    "models": "tests.methods.narrow:Narrow",
-    "evaluate-initial": False,
-}
+KEYS = keys_in(  # 2 of 3 clients, then 2 of 4
+    "rounds=2 participation=0.7 batch-size=16 dataset=digits evaluate-initial=false"
+    " models=tests.methods.narrow:Narrow"
+)
 
 
 @pytest.fixture

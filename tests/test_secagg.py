@@ -800,40 +800,38 @@ def test_a_full_disk_goes_up_as_its_line(
     assert not [row for row in caplog.records if row.exc_info and row.name.endswith("guard")]
 
 
-def test_a_wrong_masked_upload_spoils_its_round_and_is_not_merged(tmp_path: Path) -> None:
-    def act(stage: str, client: int, reply: Message) -> None:
-        if stage == UPLOAD and client == 1:
-            noise = np.random.default_rng(0).integers(0, MODULUS, SIZE, dtype=np.uint32)
-            record_of(reply)[VECTORS] = arrays(
-                np.ones(1, np.uint32), noise, np.zeros(figures.SIZE, np.uint32)
-            )
-
-    result, _ = federate(tmp_path / "run", up=act)
-    assert result["error"].startswith(
-        "round 1: the sum is beyond secagg.clip, 1: a client's upload or shares are wrong"
-    )
+def by_one(act: Callable[[str, Message], None]) -> Up:
+    """What client 1 alone does."""
+    return lambda stage, client, reply: act(stage, reply) if client == 1 else None
 
 
-@pytest.mark.parametrize("blob", [b"share", b"\x01" + bytes(51)])
-def test_wrong_shares_spoil_their_round_and_nothing_is_merged(tmp_path: Path, blob: bytes) -> None:
-    def act(stage: str, client: int, reply: Message) -> None:
-        if stage == Stage.UNMASK and client == 1:
-            record_of(reply)[Key.SHARE_LIST] = [blob] * 4
+NOISE = np.random.default_rng(0).integers(0, MODULUS, SIZE, dtype=np.uint32)
+SPOILING: list[tuple[str, Lie, str]] = [
+    (
+        UPLOAD,
+        lambda r: {VECTORS: arrays(np.ones(1, np.uint32), NOISE, np.zeros(figures.SIZE, "u4"))},
+        "round 1: the sum is beyond secagg.clip, 1: a client's upload or shares are wrong",
+    ),
+    (Stage.UNMASK, lambda r: {Key.SHARE_LIST: [b"share"] * 4}, "nobody can tell whose"),
+    (Stage.UNMASK, lambda r: {Key.SHARE_LIST: [b"\x01" + bytes(51)] * 4}, "nobody can tell whose"),
+]
 
-    result, _ = federate(tmp_path / "run", up=act)
+
+@pytest.mark.parametrize(("stage", "change", "told"), SPOILING)
+def test_a_wrong_masked_upload_or_share_spoils_its_round_and_nothing_is_merged(
+    tmp_path: Path, stage: str, change: Lie, told: str
+) -> None:
+    result, _ = federate(tmp_path / "run", up=by_one(said(stage, change)))
     assert result["status"] == "failed"
-    assert "nobody can tell whose" in result["error"]
+    assert told in result["error"]
     assert len(result["error"].splitlines()) == 1
 
 
 def test_shares_of_others_than_asked_are_not_used(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    def act(stage: str, client: int, reply: Message) -> None:
-        if stage == Stage.UNMASK and client == 1:
-            record_of(reply)[Key.NODE_ID_LIST] = [7, 7, 7, 7]
-
-    result, _ = federate(tmp_path / "run", up=act)
+    act = said(Stage.UNMASK, lambda r: {Key.NODE_ID_LIST: [7, 7, 7, 7]})
+    result, _ = federate(tmp_path / "run", up=by_one(act))
     assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 1, 2, 3)
 
 
