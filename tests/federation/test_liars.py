@@ -193,9 +193,9 @@ def test_the_page_of_attacks_has_what_a_federation_with_two_liars_comes_to(
 )
 def test_one_liar_of_ten_costs_the_honest_less_than_two_points(tmp_path: Path, method: str) -> None:
     clean = honest_mean(tmp_path / "clean", {}, method=method)
-    for lie in ("turned", "turned, ninety times, a million samples"):
-        keys = {"method": method, "aggregation": "trimmed-mean"}
-        assert honest_mean(tmp_path / lie, {0: lie}, **keys) > clean - 0.02, lie
+    liar = {0: "turned, ninety times, a million samples"}
+    keys = {"method": method, "aggregation": "trimmed-mean"}
+    assert honest_mean(tmp_path / "lie", liar, **keys) > clean - 0.02
 
 
 @pytest.mark.slow

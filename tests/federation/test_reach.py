@@ -26,7 +26,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return base(tmp_path_factory.mktemp("bases"), "test_efficientnet")
 
 
-ONE_OF_EACH = ("standalone", "pfedlora", "fedtgp", "fedrep", "fml", "pfedmoe", "fedit", "fedncm")
+ONE_OF_EACH = ("standalone", "pfedlora", "fedtgp", "fedrep", "fml", "fedit", "fedncm")
 """One method of each kind is tried in every way, the others by `make methods-test`."""
 CELLS = [
     pytest.param(
