@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,11 +41,16 @@ from tests.models.bases import base
 from tests.plain import ANY_MODEL, Plain, make, runs
 from tests.wrong_inputs import table
 
-KEYS: Mapping[str, object] = keys_in(
+KEYS = keys_in(
     "clients=10 clients-held-out=2 rounds=2 models=cnn5,cnn4 batch-size=16 "
     "partition.samples-per-client=24 held-out.rounds=2 held-out.samples=4,all device=cpu"
 )
 """A run of eight of ten digits clients."""
+FEW = KEYS | keys_in(
+    "clients=3 clients-held-out=1 rounds=1 models=cnn5 partition.kind=iid held-out.rounds=1"
+    " held-out.samples=4 evaluate-initial=false"
+)
+"""One of two."""
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -91,7 +95,7 @@ def test_held_out_clients_are_never_sampled_and_are_adapted_at_the_end(federatio
 
 
 def test_the_partition_is_that_of_a_run_without_held_out_clients(federation: Path) -> None:
-    whole = Plain({**KEYS, "clients-held-out": 0})
+    whole = Plain(KEYS | {"clients-held-out": 0})
     held = Plain(KEYS)
     for k in (0, 7, 8, 9):
         one, other = (plain.data(k).train.inputs for plain in (whole, held))
@@ -228,9 +232,7 @@ def test_the_exported_state_holds_no_tensor_of_a_client(federation: Path) -> Non
 
 @pytest.mark.slow
 def test_a_mean_of_one_clients_update_is_not_exported(tmp_path: Path) -> None:
-    keys: dict[str, object] = {"clients": 3, "clients-held-out": 1, "participation": 0.5}
-    keys |= {"rounds": 1, "models": "cnn5", "partition.kind": "iid", "held-out.samples": "4"}
-    assert run_locally(tmp_path / "run", {**KEYS, **keys, "held-out.rounds": 1}).code == 0
+    assert run_locally(tmp_path / "run", FEW | {"participation": 0.5}).code == 0
     [client] = RunDirectory(tmp_path / "run").rounds()[-1]["admitted"]
     with pytest.raises(UserError, match=f"merged client {client}'s alone, and a file would hold"):
         shared_state.of_run(RunDirectory(tmp_path / "run")).write(tmp_path / "s.safetensors")
@@ -376,10 +378,8 @@ def test_a_folder_that_is_there_is_filled_and_not_replaced(
 def test_a_server_that_remembers_reports_exports_their_means_alone(
     method: str, tmp_path: Path
 ) -> None:
-    few = {"clients": 3, "clients-held-out": 1, "models": "cnn5", "rounds": 1}
-    keys = {**KEYS, **few, "method": method, "partition.kind": "iid", "held-out.rounds": 1}
-    keys |= {"held-out.samples": "4", "evaluate-initial": False, "audit.uploads": True}
-    assert run_locally(tmp_path / "run", keys).code == 0
+    keys = {"method": method, "audit.uploads": True}
+    assert run_locally(tmp_path / "run", FEW | keys).code == 0
     run = RunDirectory(tmp_path / "run")
     shared_state.of_run(run).write(tmp_path / "shared.safetensors")
     [sent] = shared_state.read(tmp_path / "shared.safetensors").downloads.values()
@@ -398,10 +398,8 @@ def test_one_at_its_default_changes_no_experiment() -> None:
 def test_standalone_is_itself_beside_itself_and_has_nothing_to_export(
     tmp_path: Path, pfedlora: Call
 ) -> None:
-    few = {"clients": 3, "clients-held-out": 1, "models": "cnn5", "rounds": 1}
-    keys = {**KEYS, **few, "method": "standalone", "partition.kind": "iid"}
-    keys |= {"held-out.samples": "12", "evaluate-initial": False}
-    assert run_locally(tmp_path / "run", keys).code == 0
+    keys = {"method": "standalone", "held-out.samples": "12"}
+    assert run_locally(tmp_path / "run", FEW | keys).code == 0
     [row] = lines(tmp_path / "run")
     assert (row["accuracy"], row["visits"], row["flops"]) == (
         row["alone_accuracy"],
@@ -415,19 +413,6 @@ def test_standalone_is_itself_beside_itself_and_has_nothing_to_export(
         code, _, err = pfedlora(*words)
         assert code == 2
         assert "method standalone shares nothing with a client that comes later" in err
-
-
-def test_a_run_that_ended_before_the_adaptation_does_it_when_it_is_resumed(
-    federation: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(federation / "run", tmp_path / "run")
-    wanted = lines(tmp_path / "run")
-    for name in ("held_out.jsonl", "result.json"):
-        (tmp_path / "run" / name).unlink()
-    run = pfedlora_flwr.load(tmp_path / "run")
-    run.resume(progress=False)
-    assert lines(tmp_path / "run") == wanted
-    assert len(run.result["held_out"]["means"]) == 2
 
 
 @pytest.mark.slow
@@ -454,6 +439,7 @@ def test_an_adaptation_below_min_success_is_asked_for_again_and_never_recorded(
     run.resume(progress=False, max_failed_rounds=2)
     assert asked == [8, 9, 9] * 2 + [8, 9]
     assert lines(tmp_path / "run") == wanted
+    assert len(run.result["held_out"]["means"]) == 2
 
 
 def test_a_client_of_the_training_is_not_adapted(federation: Path) -> None:
@@ -636,9 +622,8 @@ def test_sites_with_data_of_their_own_leave_no_normalisation_to_a_newcomer(
 
 
 def test_the_control_start_adapts_to_the_first_state(tmp_path: Path) -> None:
-    few = {"clients": 3, "clients-held-out": 1, "models": "cnn5", "rounds": 1, "sharing": "start"}
-    keys = {**KEYS, **few, "partition.kind": "iid", "held-out.samples": "4", "held-out.rounds": 1}
-    assert run_locally(tmp_path / "run", keys | {"evaluate-initial": False}).code == 0
+    keys = FEW | {"sharing": "start"}
+    assert run_locally(tmp_path / "run", keys).code == 0
     [sent] = shared_state.of_run(RunDirectory(tmp_path / "run")).downloads.values()
     assert tensors_sha256(sent) == tensors_sha256(Plain(keys).state)
     with pytest.raises(UserError, match=r"client 2 of .* is held out and was never trained; adapt"):
@@ -646,8 +631,7 @@ def test_the_control_start_adapts_to_the_first_state(tmp_path: Path) -> None:
 
 
 def test_a_state_per_client_is_no_shared_state(tmp_path: Path) -> None:
-    few = {"clients": 2, "clients-held-out": 0, "models": "cnn5", "rounds": 1, "sharing": "none"}
-    keys = {**KEYS, **few, "partition.kind": "iid", "evaluate-initial": False}
+    keys = FEW | {"clients": 2, "clients-held-out": 0, "sharing": "none"}
     assert run_locally(tmp_path / "run", keys).code == 0
     with pytest.raises(UserError, match="sharing=none: every client had a state of its own"):
         pfedlora_flwr.adapt(tmp_path / "run", tmp_path / "new", client=5)
@@ -657,10 +641,13 @@ def test_a_state_per_client_is_no_shared_state(tmp_path: Path) -> None:
 def test_ranks_have_downloads_of_their_own_and_other_models_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     pytest.importorskip("peft")
-    keys = {**KEYS, "method": "flexlora", "models": base(tmp_path, "test_vit"), "train": "lora"}
-    few = {"clients": 4, "clients-held-out": 2, "rounds": 1, "lora.rank": "2,4"}
-    keys |= few | {"partition.kind": "iid", "held-out.samples": "8", "held-out.rounds": 1}
-    assert run_locally(tmp_path / "run", keys).code == 0
+    keys: dict[str, Any] = {
+        "method": "flexlora",
+        "models": base(tmp_path, "test_vit"),
+        "train": "lora",
+    }
+    keys |= {"clients": 4, "clients-held-out": 2, "lora.rank": "2,4", "held-out.samples": "8"}
+    assert run_locally(tmp_path / "run", FEW | keys).code == 0
     file = pfedlora_flwr.load(tmp_path / "run").export_shared(tmp_path / "shared.safetensors")
     for k, row in zip((2, 3), lines(tmp_path / "run"), strict=True):
         assert pfedlora_flwr.adapt(file, tmp_path / f"new-{k}", client=k, samples=8).result == row
@@ -672,8 +659,17 @@ def test_ranks_have_downloads_of_their_own_and_other_models_are_refused(tmp_path
         pfedlora_flwr.adapt(file, tmp_path / "x", models="cnn5", dataset=(images, labels))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ANY_MODEL)
+KINDS = ("pfedlora", "fedkd", "fedproto", "fedgh", "fedrep", "apfl", "fedncm")
+"""A method of each kind; `make methods-test` has the others."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in KINDS else pytest.mark.methods)
+        for name in ANY_MODEL
+    ],
+)
 def test_every_method_adapts_a_client_and_leaves_what_it_received(method: str) -> None:
     setting = "heterogeneous" if runs(method, "heterogeneous") else "homogeneous"
     keys = {**KEYS, "models": "auto", "setting": setting, "method": method}

@@ -36,6 +36,8 @@ KEYS = keys_in(
     "clients=5 rounds=2 batch-size=16 models=cnn5 evaluate-initial=false audit.uploads=true"
 )
 
+SMALL = {"dataset": "synthetic:300", "models": "tests.methods.narrow:Narrow"}
+
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -231,7 +233,7 @@ def test_a_round_that_was_not_finished_is_not_audited(run: Path) -> None:
 @pytest.mark.slow
 def test_a_round_whose_noised_state_is_not_here_is_not_audited(tmp_path: Path) -> None:
     """The uploads of the rounds after it were no longer kept."""
-    keys = KEYS | {"rounds": 2, "dp.clip": 0.5, "dp.noise": 1.0, "adapter.down": "fixed"}
+    keys = KEYS | SMALL | {"dp.clip": 0.5, "dp.noise": 1.0, "adapter.down": "fixed"}
     run = RunDirectory(run_locally(tmp_path / "run", keys).output)
     assert Seen(run).numbers == [1, 2]
     later = {"resume": True, "rounds": 3, "audit.uploads": False}
@@ -256,7 +258,8 @@ def test_a_model_that_knows_its_samples_by_heart_tells_them(tmp_path: Path, pfed
         "audit.uploads": True,
         "evaluate-initial": False,
     }
-    assert run_locally(tmp_path / "run", keys | {"models": "cnn5"}).code == 0
+    keys |= {"models": "tests.methods.narrow:Narrow"}
+    assert run_locally(tmp_path / "run", keys).code == 0
     told = audited(pfedlora, tmp_path / "run")["membership"]
     assert told["attacks"]["loss"]["auc"] > 0.9
     assert told["low"] > 0.7
@@ -265,7 +268,7 @@ def test_a_model_that_knows_its_samples_by_heart_tells_them(tmp_path: Path, pfed
 @pytest.mark.slow
 def test_a_secure_run_is_audited_by_its_sum(tmp_path: Path, pfedlora: Call) -> None:
     secure = {"audit.uploads": False, "secagg.enabled": True, "secagg.max-samples": 512}
-    assert run_locally(tmp_path / "run", KEYS | secure).code == 0
+    assert run_locally(tmp_path / "run", KEYS | SMALL | secure).code == 0
     told = audited(pfedlora, tmp_path / "run")
     assert (told["source"], told["classes"]["upload"], told["membership"]["of"]) == (
         "sum",

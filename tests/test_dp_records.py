@@ -297,15 +297,12 @@ def test_a_run_does_not_begin_from_another_one(keys: dict[str, Any], tmp_path: P
         run_locally(tmp_path / "two", noised | more)
 
 
-DIGITS = {"dataset": "digits", "clients": 10, "rounds": 4, "local-epochs": 2, "adapter-epochs": 2}
-"""Of an audit that once passed without noise."""
+DIGITS = {"dataset": "digits", "clients": 10, "rounds": 4, "local-epochs": 1, "adapter-epochs": 1}
+"""Without noise no more canaries than an audit has would show a visit's ε of 4.9."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("level", "budget"),
-    [("record", 0), ("user", 0.5), ("user", 1.8), ("user", 6)],
-)
+@pytest.mark.parametrize(("level", "budget"), [("record", 0), ("user", 0.5), ("user", 6)])
 def test_an_audit_passes_honest_noise_and_fails_for_less(
     keys: dict[str, Any],
     tmp_path: Path,
@@ -314,7 +311,7 @@ def test_an_audit_passes_honest_noise_and_fails_for_less(
     level: str,
     budget: float,
 ) -> None:
-    """Records: a visit's ε is 4.5, and the audit draws visits of its own. Whole clients: by z."""
+    """Records: a visit's ε is 4.9, and the audit draws visits of its own. Whole clients: by z."""
     spend = {"dp.noise": budget} if budget else {"dp.epsilon": 8}
     given = (
         keys
@@ -323,7 +320,7 @@ def test_an_audit_passes_honest_noise_and_fails_for_less(
         | {"dp.level": level, "audit.uploads": True}
     )
     output = tmp_path / "run"
-    for share in (1.0, 0.5, 0.25, 0.0):
+    for share in (1.0, 0.5, 0.0):
         for place in ("models.private", "features.dp.link"):
             monkeypatch.setattr(
                 f"pfedlora_flwr.{place}.gaussian",

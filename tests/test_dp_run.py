@@ -23,7 +23,6 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.features.dp import link as dp
 from pfedlora_flwr.features.dp.accountant import epsilon, noise_for
 from pfedlora_flwr.features.dp.budget import Budget, file_of
-from pfedlora_flwr.features.masks.keys import LEVELS
 from pfedlora_flwr.features.records import privacy_of
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.federation.chain import Chain
@@ -43,30 +42,19 @@ from pfedlora_flwr.training.loop import Samples, Visit
 from tests.conftest import Call, Done, keys_in, run_locally
 from tests.models.bases import base
 from tests.plain import Plain
+from tests.served import state_of, words
 from tests.test_secagg import arrays, federate, record_of
 
 pytestmark = pytest.mark.slow
 CLIP = 0.05
-KEYS: dict[str, Any] = {
-    "clients": 4,
-    "rounds": 3,
-    "dataset": "synthetic:300",
-    "partition.kind": "iid",
-    "batch-size": 16,
-    "evaluate-initial": False,
-    "device": "cpu",
-    "models": "tests.methods.narrow:Narrow",
-    "adapter.hidden-dim": 4,
-    "adapter.down": "fixed",
-    "dp.clip": CLIP,
-}
+KEYS = keys_in(
+    "clients=4 rounds=3 dataset=synthetic:300 partition.kind=iid batch-size=16 device=cpu"
+    " evaluate-initial=false models=tests.methods.narrow:Narrow adapter.hidden-dim=4"
+    f" adapter.down=fixed dp.clip={CLIP}"
+)
 MASKED = {"secagg.enabled": True}
-
-
-def state_of(output: Path) -> Tensors:
-    saved = RunDirectory(output).checkpoints.load()
-    assert saved is not None
-    return saved.tensors
+OVER_GRID = {"dp__clip": CLIP, "dp__noise": 0, "adapter__down": "fixed", "adapter__hidden_dim": 4}
+"""Of a run by the federation of test_secagg.py."""
 
 
 def vector(tensors: Tensors) -> npt.NDArray[np.float64]:
@@ -96,42 +84,32 @@ def expected(of: list[int], **keys: Any) -> npt.NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("masks", [{}, MASKED])
-def test_without_noise_a_round_is_the_sum_of_clipped_updates_over_k(
+def test_a_round_is_the_sum_of_clipped_updates_over_k_and_fresh_noise_of_the_size_of_the_keys(
     tmp_path: Path, masks: dict[str, Any]
 ) -> None:
-    done = run_locally(tmp_path / "run", {**KEYS, **masks, "rounds": 1, "dp.noise": 0})
-    np.testing.assert_allclose(
-        vector(state_of(done.output)), expected([0, 1, 2, 3], **{"dp.noise": 0}), atol=2e-6
-    )
+    keys = {**KEYS, **masks, "rounds": 1, "adapter.hidden-dim": 64}
+    done = run_locally(tmp_path / "run", {**keys, "dp.noise": 0})
+    plain = vector(state_of(done.output))
+    wanted = expected([0, 1, 2, 3], **{"dp.noise": 0, "adapter.hidden-dim": 64})
+    np.testing.assert_allclose(plain, wanted, atol=2e-6)
     found = private(done)
     assert (found["epsilon"], found["by_client"]["2"], found["draws"]) == (None, None, 1)
     assert done.rows("rounds.jsonl")[0]["epsilon"] is None
     assert "dp.noise is 0" in done.result["privacy"]["not_covered"][-1]
     for row in done.rows("clients.jsonl"):
         assert [row[name] for name in ("samples", "loss", "losses", "flops_by_phase")] == [None] * 4
-
-
-@pytest.mark.parametrize("masks", [{}, MASKED])
-def test_a_round_has_fresh_noise_of_the_size_that_the_keys_say(
-    tmp_path: Path, masks: dict[str, Any]
-) -> None:
-    keys = {**KEYS, **masks, "rounds": 1, "adapter.hidden-dim": 64}
-    plain = run_locally(tmp_path / "plain", {**keys, "dp.noise": 0})
-    draws = [
-        vector(state_of(run_locally(tmp_path / name, {**keys, "dp.noise": 40}).output))
-        for name in ("a", "b")
-    ]
-    noises = [(drawn - vector(state_of(plain.output))) * 4 / (40 * CLIP) for drawn in draws]
-    size = noises[0].size
+    drawn = [run_locally(tmp_path / name, {**keys, "dp.noise": 40}).output for name in "ab"]
+    noises = [(vector(state_of(output)) - plain) * 4 / (40 * CLIP) for output in drawn]
+    size = plain.size
     for noise in noises:
         assert abs(noise.mean()) < 4.5 / size**0.5
         assert abs(noise.var() - 1) < 4.5 * (2 / size) ** 0.5
     assert abs(np.corrcoef(noises[0], noises[1])[0, 1]) < 4.5 / size**0.5
 
 
-UNDER_MASKS = ("pfedlora", "lg_fedavg", "fedmrl", "rolora")
+KINDS = ("pfedlora", "lg_fedavg", "fedmrl", "rolora")
 """An adapter, a part of the model, a second model, and a part of what is shared. The other methods
-are under masks in `make methods-test`."""
+are in `make methods-test`."""
 AVERAGING = [name for name in registry.NAMES if registry.find(name).averages]
 
 
@@ -145,7 +123,7 @@ def keys_of(method: str, folder: Path) -> dict[str, Any]:
         pytest.importorskip("timm")
         pytest.importorskip("peft")
         keys |= {"models": base(folder, "test_vit"), "train": "lora", "lora.rank": "2"}
-    if method in ("fedmrl", "pfedafm"):
+    if method == "fedmrl":
         keys |= {"models": "cnn5"}
     return keys | {"rounds": 1, "dataset": "synthetic:90"}
 
@@ -153,9 +131,8 @@ def keys_of(method: str, folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("method", "masks"),
     [
-        pytest.param(method, masks, marks=pytest.mark.methods if masks and other else ())
+        pytest.param(method, masks, marks=() if method in KINDS else pytest.mark.methods)
         for method in AVERAGING
-        for other in [method not in UNDER_MASKS]
         for masks in ({}, MASKED)
     ],
 )
@@ -308,6 +285,7 @@ def test_what_was_spent_must_be_there_and_a_replaced_run_stays_listed(tmp_path: 
         run_locally(output, {**keys, "resume": True, "rounds": 3})
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_replaced_run_without_dp_counts_as_infinite_whatever_came_between(
     tmp_path: Path, pfedlora: Call
 ) -> None:
@@ -367,10 +345,7 @@ def test_a_kill_while_a_run_is_replaced_keeps_what_it_spent(
     assert [row["participations_max"] for row in private(again)["earlier"]] == [1]
 
 
-@pytest.mark.parametrize("word", [1, LEVELS // 2])
-def test_a_sum_whose_weights_are_not_1_each_is_refused_under_masks(
-    tmp_path: Path, word: int
-) -> None:
+def test_a_sum_whose_weights_are_not_1_each_is_refused_under_masks(tmp_path: Path) -> None:
     """A hostile client's smaller weight would make the others' updates count for more."""
 
     def act(stage: str, client: int, reply: Message) -> None:
@@ -379,15 +354,12 @@ def test_a_sum_whose_weights_are_not_1_each_is_refused_under_masks(
             weight, *rest = (
                 wire.decode(blob, len(blob)).copy() for blob in record[Key.MASKED_PARAMETERS]
             )
-            weight -= np.uint32(word)
+            weight -= np.uint32(1)
             record[Key.MASKED_PARAMETERS] = arrays(weight, *rest)
 
-    keys = {"dp__clip": CLIP, "dp__noise": 0, "adapter__down": "fixed", "adapter__hidden_dim": 4}
-    result, _ = federate(tmp_path / "run", up=act, **keys)
+    result, _ = federate(tmp_path / "run", up=act, **OVER_GRID)
     assert result["error"].startswith("round 1: the weights in the sum are not 1 each, as this")
     assert not file_of(RunDirectory(tmp_path / "run")).exists()
-    honest, _ = federate(tmp_path / "honest", **keys)
-    assert honest["status"] == "completed"
 
 
 def test_an_audit_takes_the_states_that_were_released(tmp_path: Path) -> None:
@@ -428,23 +400,17 @@ def test_what_is_not_covered_is_what_this_run_has(tmp_path: Path) -> None:
         "method=pfedlora_plus adapter.down=auto adapter.predict=sum adapter.rows=samples "
         "models=timm:test_resnet train=head normalise=model dp.level=record"
     )
-    for words in (
+    for line in (
         "what a node says of itself",
         "which are taken to be public",
         "when to end or extend this one by what it gave",
     ):
-        assert words in told()
-        assert words in told(**of_records)
+        assert line in told()
+        assert line in told(**of_records)
 
 
 def test_drop_outs_under_masks_change_neither_denominator_nor_who_pays(tmp_path: Path) -> None:
-    keys = {
-        "min_success": 0.7,
-        "dp__clip": CLIP,
-        "dp__noise": 0,
-        "adapter__down": "fixed",
-        "adapter__hidden_dim": 4,
-    }
+    keys = OVER_GRID | {"min_success": 0.7}
     lost = {1: Stage.COLLECT_MASKED_VECTORS}
     result, _ = federate(tmp_path / "run", lost=lost, **keys)
     assert result["status"] == "completed"
@@ -485,8 +451,7 @@ def test_the_server_clips_what_a_client_has_not(
 
 def test_a_dry_run_says_epsilon_and_the_noise_beside_the_clip(pfedlora: Call) -> None:
     keys = {**KEYS, "dp.epsilon": 8, "adapter.down": "trained", "dp.trained-down": True}
-    words = [word for name, value in keys.items() for word in ("-o", f"{name}={value}")]
-    code, out, err = pfedlora("run", "--dry-run", *words, "-o", "output=out")
+    code, out, err = pfedlora("run", "--dry-run", *words(keys), "-o", "output=out")
     assert (code, err) == (0, "")
     z = noise_for(8.0, 3, 1e-5)
     size = 16 * 4 + 4 + 4 * 10 + 10
@@ -509,8 +474,7 @@ def test_a_delta_near_one_over_the_clients_is_refused_or_warned_of(
     pfedlora: Call, delta: float, told: str
 ) -> None:
     keys = {**KEYS, "dp.noise": 1, "dp.delta": delta, "output": "out"}
-    words = [word for name, value in keys.items() for word in ("-o", f"{name}={value}")]
-    code, out, err = pfedlora("run", "--dry-run", *words)
+    code, out, err = pfedlora("run", "--dry-run", *words(keys))
     assert code == (2 if delta == 0.25 else 0)
     assert told in out + err
     assert ("warning: dp.delta is" in out) == (delta == 0.025)
@@ -524,8 +488,8 @@ def test_a_dry_run_of_a_resumed_run_counts_what_is_done_and_one_of_another_run_d
     Budget(file_of(RunDirectory(output)), run_config(keys).experiment).spend([1])  # a killed round
 
     def told(*more: str, **other: Any) -> str:
-        words = [w for k, v in (keys | other).items() for w in ("-o", f"{k}={v}")]
-        code, out, err = pfedlora("run", "--dry-run", *words, "-o", f"output={output}", *more)
+        given = words(keys | other | {"output": output})
+        code, out, err = pfedlora("run", "--dry-run", *given, *more)
         assert (code, err) == (0, "")
         return next(line for line in out.splitlines() if line.startswith("dp: ε"))
 
@@ -544,8 +508,8 @@ def test_a_dry_run_says_that_two_matrices_are_noised_and_that_a_clip_is_too_fine
 ) -> None:
     def told(method: str, **more: Any) -> str:
         keys = keys_of(method, tmp_path) | {"dp.noise": 1} | more
-        words = [w for k, v in keys.items() for w in ("-o", f"{k}={v}")]
-        code, out, err = pfedlora("run", "--dry-run", *words, "-o", f"output={tmp_path / 'new'}")
+        given = words(keys | {"output": tmp_path / "new"})
+        code, out, err = pfedlora("run", "--dry-run", *given)
         assert (code, err) == (0, "")
         return out
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Error, Message
 from rich.console import Console
 
-from pfedlora_flwr import client_app, config, server_app
+from pfedlora_flwr import client_app, config
 from pfedlora_flwr.commands.start_run import start
 from pfedlora_flwr.data import datasets
 from pfedlora_flwr.data.local import LocalData, Site, forget
@@ -32,17 +32,14 @@ from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.runs.begin import find, resumed
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import Call, run_locally
+from tests.conftest import Call, keys_in, run_locally
 from tests.plain import Plain
+from tests.served import named, result_of, run_over, words
 
-KEYS = {
-    "rounds": 2,
-    "participation": 0.7,  # 2 of 3 clients, then 2 of 4
-    "batch-size": 16,
-    "dataset": "digits",
-    "models": "tests.methods.narrow:Narrow",
-    "evaluate-initial": False,
-}
+KEYS = keys_in(  # 2 of 3 clients, then 2 of 4
+    "rounds=2 participation=0.7 batch-size=16 dataset=digits evaluate-initial=false"
+    " models=tests.methods.narrow:Narrow"
+)
 
 
 @pytest.fixture
@@ -61,13 +58,10 @@ def sites(tmp_path: Path) -> list[dict[str, Any]]:
 
 def serve(output: Path, nodes: list[dict[str, Any]], **keys: object) -> dict[str, Any]:
     """A run on these nodes, as a submitted one; its result."""
-    named = {name.replace("_", "-"): value for name, value in keys.items()}
-    given = KEYS | {"clients": len(nodes), "output": str(output), **named}
+    given = KEYS | {"clients": len(nodes), "output": str(output), **named(keys)}
     flat = dict(config.run_config(given).flat())
-    grid = LocalGrid(client_app.app, nodes, flat)
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
-    server_app.serve(grid, context)
-    return json.loads((output / "result.json").read_text())
+    run_over(LocalGrid(client_app.app, nodes, flat), flat)
+    return result_of(output)
 
 
 class OwnData(Plain):
@@ -476,10 +470,9 @@ def test_joins_say_who_takes_part_in_a_round() -> None:
 
 @pytest.mark.slow
 def test_a_leave_that_cannot_be_is_refused_before_anything_is_touched(pfedlora: Call) -> None:
-    words = ["-o", "output=run", "--engine", "local"]
+    begun = ["-o", "output=run", "--engine", "local"]
     keys = {**KEYS, "clients": 3, "partition.kind": "iid", "participation": 1.0, "rounds": 1}
-    named = [word for name, value in keys.items() for word in ("-o", f"{name}={value}")]
-    assert pfedlora("run", *words, *named)[0] == 0
+    assert pfedlora("run", *begun, *words(keys))[0] == 0
     before = Path("run/result.json").read_bytes()
     for more, told in (
         (["clients-left=0"], "clients-left is '0', and round 1 was the run's last: give more"),
@@ -488,6 +481,6 @@ def test_a_leave_that_cannot_be_is_refused_before_anything_is_touched(pfedlora: 
     ):
         given = [word for one in more for word in ("-o", one)]
         for dry in (["--dry-run"], []) if told else (["--dry-run"],):
-            code, _, err = pfedlora("run", *words, "--resume", *given, *dry)
+            code, _, err = pfedlora("run", *begun, "--resume", *given, *dry)
             assert (code, told in err) == (2 if told else 0, True), err
             assert Path("run/result.json").read_bytes() == before

@@ -34,7 +34,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes
 
-from pfedlora_flwr import client_app, server_app
+from pfedlora_flwr import client_app
 from pfedlora_flwr.config import from_flat, run_config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.execution import Execution
@@ -52,27 +52,21 @@ from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.site.gate import gate
 from pfedlora_flwr.training.loop import Samples, Visit
+from tests.conftest import keys_in
 from tests.masked import levels, pieces, secrets_of
 from tests.plain import Plain
+from tests.served import named, result_of, run_over, state_of
 
 pytestmark = pytest.mark.slow
 STAGES = Stage.all()
 ALIVE, DEAD = Key.ACTIVE_NODE_ID_LIST, Key.DEAD_NODE_ID_LIST
 SOURCES, SHARES, VECTORS = Key.SOURCE_LIST, Key.CIPHERTEXT_LIST, Key.MASKED_PARAMETERS
 UPLOAD = Stage.COLLECT_MASKED_VECTORS
-KEYS = {
-    "clients": 4,
-    "rounds": 1,
-    "dataset": "synthetic:300",
-    "partition.kind": "iid",
-    "batch-size": 16,
-    "evaluate-initial": False,
-    "device": "cpu",
-    "models": "tests.methods.narrow:Narrow",  # masks do not see width
-    "adapter.hidden-dim": 16,
-    "secagg.enabled": True,
-    "secagg.max-samples": 128,
-}
+KEYS = keys_in(  # masks do not see width
+    "clients=4 rounds=1 dataset=synthetic:300 partition.kind=iid batch-size=16 device=cpu"
+    " evaluate-initial=false models=tests.methods.narrow:Narrow adapter.hidden-dim=16"
+    " secagg.enabled=true secagg.max-samples=128"
+)
 Record = MutableMapping[str, Any]
 Down = Callable[[str, int, Message], None]
 """What a hostile server does to a message of a stage to a client."""
@@ -177,19 +171,13 @@ def federate(
 ) -> tuple[dict[str, Any], Hostile]:
     """A run to its result, with the grid that it went over. In the names of `more` an underscore
     stands for a hyphen, two for a dot."""
-    keys = (
-        KEYS
-        | {"output": str(output)}
-        | {name.replace("_", "-").replace("--", "."): value for name, value in more.items()}
-    )
+    keys = KEYS | {"output": str(output)} | named(more)
     grid = Hostile(app, keys, down, up, node_config)
     grid.lost, grid.mute = lost, mute
     with suppress(RunFailed, UserError):
-        server_app.serve(
-            grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=keys)
-        )
+        run_over(grid, keys)
     assert grid.samples <= {0}, "n_k goes up in the clear"
-    return json.loads((output / "result.json").read_text()), grid
+    return result_of(output), grid
 
 
 class Trained(Client):
@@ -218,12 +206,6 @@ def app_of(change: Callable[[int, FitRes], None]) -> ClientApp:
     return ClientApp(
         client_fn=client_fn, mods=[gate(client_app.config_of), Guard(client_app.config_of)]
     )
-
-
-def state_of(output: Path) -> Tensors:
-    saved = RunDirectory(output).checkpoints.load()
-    assert saved is not None
-    return saved.tensors
 
 
 def reasons(output: Path) -> dict[int, str]:
@@ -405,33 +387,34 @@ def record_of(message: Message) -> Record:
     return record
 
 
-EXPECTED = {
-    Key.THRESHOLD: (2, 3),
-    Key.SHARE_NUMBER: (3, 4),
-    Key.CLIPPING_RANGE: (8.0, 1.0),
-    Key.TARGET_RANGE: (2**20, 2**22),
-    Key.MOD_RANGE: (2**40, 2**32),
-    Key.MAX_WEIGHT: (1.0, 128.0),
-}
-"""By setting: a hostile server's, and the node's own."""
 SETTINGS = [
     *(
         (name, told, f"the server sets {name} to {told}, this node expects {own}")
-        for name, (told, own) in EXPECTED.items()
+        for name, told, own in (
+            (Key.THRESHOLD, 2, 7),
+            (Key.SHARE_NUMBER, 3, 9),
+            (Key.CLIPPING_RANGE, 8.0, 1.0),
+            (Key.TARGET_RANGE, 2**20, 2**22),
+            (Key.MOD_RANGE, 2**40, 2**32),
+            (Key.MAX_WEIGHT, 1.0, 128.0),
+        )
     ),
     (Key.SAMPLE_NUMBER, 2, "the server sums 2 clients; a sum of fewer than 3 hides nobody"),
-    (Key.SAMPLE_NUMBER, 3, "the server sums 3 clients; this run samples 4 and needs 4 of them"),
-    (Key.SAMPLE_NUMBER, 5, "the server sums 5 clients; this run samples 4 and needs 4 of them"),
+    (Key.SAMPLE_NUMBER, 8, "the server sums 8 clients; this run samples 9 and needs 9 of them"),
+    (Key.SAMPLE_NUMBER, 10, "the server sums 10 clients; this run samples 9 and needs 9 of them"),
 ]
+"""A hostile server's, one to each client, and what that says."""
 
 
-@pytest.mark.parametrize(("name", "value", "line"), SETTINGS)
-def test_a_server_with_settings_of_its_own_is_refused_by_all(
-    tmp_path: Path, name: str, value: object, line: str
-) -> None:
-    result, grid = federate(tmp_path / "run", down=setting(name, value))
-    assert set(reasons(tmp_path / "run").values()) == {line}
-    assert "0 of 4 clients are left, 4 are needed to unmask" in result["error"]
+def test_a_server_with_settings_of_its_own_is_refused_by_all(tmp_path: Path) -> None:
+    def change(stage: str, client: int, message: Message) -> None:
+        if stage == Stage.SETUP:
+            name, told, _ = SETTINGS[client]
+            record_of(message)[name] = told
+
+    result, grid = federate(tmp_path / "run", down=change, clients=len(SETTINGS))
+    assert reasons(tmp_path / "run") == {k: line for k, (_, _, line) in enumerate(SETTINGS)}
+    assert "0 of 9 clients are left, 9 are needed to unmask" in result["error"]
     assert not grid.seen
     assert not RunDirectory(tmp_path / "run").unmasking_file.exists()
 
@@ -453,32 +436,29 @@ Lie = Callable[[Record], dict[str, Any]]
 """What a server says otherwise in a record."""
 
 
-@pytest.mark.parametrize(
-    ("lie", "line"),
-    [
-        (
-            lambda r: {SOURCES: r[SOURCES][:1] * 2, SHARES: r[SHARES][:1] * 2},
-            "the server names a source of shares twice: so few masks would hide nothing",
-        ),
-        (  # node 2 itself
-            lambda r: {SOURCES: [*r[SOURCES][1:], 2]},
-            "the server names a source of shares that is not a neighbour of this node",
-        ),
-        (
-            lambda r: {SOURCES: r[SOURCES][:1], SHARES: r[SHARES][:1]},
-            "the server names 1 sources of shares; 3 with this node's own are needed",
-        ),
-    ],
-)
-def test_a_server_that_leaves_a_client_few_masks_gets_no_upload(
-    tmp_path: Path, lie: Lie, line: str
-) -> None:
-    def ask(stage: str, client: int, message: Message) -> None:
-        if stage == UPLOAD and client == 0:
-            record_of(message).update(lie(record_of(message)))
+FEW_MASKS: list[tuple[Lie, str]] = [
+    (  # node 2 itself
+        lambda r: {SOURCES: [*r[SOURCES][1:], 2]},
+        "the server names a source of shares that is not a neighbour of this node",
+    ),
+    (
+        lambda r: {SOURCES: r[SOURCES][:1] * 2, SHARES: r[SHARES][:1] * 2},
+        "the server names a source of shares twice: so few masks would hide nothing",
+    ),
+    (
+        lambda r: {SOURCES: r[SOURCES][:1], SHARES: r[SHARES][:1]},
+        "the server names 1 sources of shares; 7 with this node's own are needed",
+    ),
+]
 
-    federate(tmp_path / "run", down=ask, min_success=0.7)
-    assert reasons(tmp_path / "run") == {0: line}
+
+def test_a_server_that_leaves_a_client_few_masks_gets_no_upload(tmp_path: Path) -> None:
+    def ask(stage: str, client: int, message: Message) -> None:
+        if stage == UPLOAD and client < len(FEW_MASKS):
+            record_of(message).update(FEW_MASKS[client][0](record_of(message)))
+
+    federate(tmp_path / "run", down=ask, clients=10, min_success=0.7)
+    assert reasons(tmp_path / "run") == {k: line for k, (_, line) in enumerate(FEW_MASKS)}
 
 
 def test_more_than_two_thirds_of_the_shares_unmask() -> None:
@@ -493,38 +473,38 @@ def test_more_than_two_thirds_of_the_shares_unmask() -> None:
         assert 3 * agreed[Key.THRESHOLD] > 2 * agreed[Key.SHARE_NUMBER]
 
 
-@pytest.mark.parametrize(
-    ("lie", "line"),
-    [
-        (
-            lambda r: {ALIVE: r[ALIVE][:2], DEAD: r[ALIVE][2:]},
-            "the server unmasks a sum of 2 clients; one of fewer than 3 hides nobody",
-        ),
-        (
-            lambda r: {DEAD: [*r[DEAD], r[ALIVE][0]]},
-            "calls a node both active and dead, or names it twice",
-        ),
-        (
-            lambda r: {ALIVE: r[ALIVE][:3] + r[ALIVE][:1]},
-            "or names it twice: that would unmask it",
-        ),
-        (lambda r: {ALIVE: [], DEAD: r[ALIVE]}, "whose upload it calls lost"),
-        (lambda r: {DEAD: [99]}, "shares of other nodes than those whose masks this node added"),
-    ],
-)
+WHO_IS_LOST: list[tuple[Lie, str]] = [
+    (
+        lambda r: {ALIVE: r[ALIVE][:2], DEAD: r[ALIVE][2:]},
+        "the server unmasks a sum of 2 clients; one of fewer than 3 hides nobody",
+    ),
+    (
+        lambda r: {DEAD: [*r[DEAD], r[ALIVE][0]]},
+        "calls a node both active and dead, or names it twice",
+    ),
+    (
+        lambda r: {ALIVE: r[ALIVE][:3] + r[ALIVE][:1]},
+        "or names it twice: that would unmask it",
+    ),
+    (lambda r: {ALIVE: [], DEAD: r[ALIVE]}, "whose upload it calls lost"),
+    (lambda r: {DEAD: [99]}, "shares of other nodes than those whose masks this node added"),
+]
+
+
 def test_a_server_that_lies_about_who_is_lost_gets_no_share(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, lie: Lie, line: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def ask(stage: str, client: int, message: Message) -> None:
         if stage == Stage.UNMASK:
-            record_of(message).update(lie(record_of(message)))
+            record_of(message).update(WHO_IS_LOST[client][0](record_of(message)))
 
-    result, grid = federate(tmp_path / "run", down=ask)
+    result, grid = federate(tmp_path / "run", down=ask, clients=len(WHO_IS_LOST))
     assert result["error"].startswith(
         "round 1: too few shares came to unmask: 0 clients answered; client"
     )
-    assert line in result["error"]
-    assert caplog.text.count(line) >= 4
+    for client, (_, line) in enumerate(WHO_IS_LOST):
+        assert line in reasons(tmp_path / "run")[client]
+        assert line in caplog.text
     assert "no shares: the server skips the stage" not in caplog.text, (
         "what it says when asked once more, without its keys"
     )
@@ -820,40 +800,38 @@ def test_a_full_disk_goes_up_as_its_line(
     assert not [row for row in caplog.records if row.exc_info and row.name.endswith("guard")]
 
 
-def test_a_wrong_masked_upload_spoils_its_round_and_is_not_merged(tmp_path: Path) -> None:
-    def act(stage: str, client: int, reply: Message) -> None:
-        if stage == UPLOAD and client == 1:
-            noise = np.random.default_rng(0).integers(0, MODULUS, SIZE, dtype=np.uint32)
-            record_of(reply)[VECTORS] = arrays(
-                np.ones(1, np.uint32), noise, np.zeros(figures.SIZE, np.uint32)
-            )
-
-    result, _ = federate(tmp_path / "run", up=act)
-    assert result["error"].startswith(
-        "round 1: the sum is beyond secagg.clip, 1: a client's upload or shares are wrong"
-    )
+def by_one(act: Callable[[str, Message], None]) -> Up:
+    """What client 1 alone does."""
+    return lambda stage, client, reply: act(stage, reply) if client == 1 else None
 
 
-@pytest.mark.parametrize("blob", [b"share", b"\x01" + bytes(51)])
-def test_wrong_shares_spoil_their_round_and_nothing_is_merged(tmp_path: Path, blob: bytes) -> None:
-    def act(stage: str, client: int, reply: Message) -> None:
-        if stage == Stage.UNMASK and client == 1:
-            record_of(reply)[Key.SHARE_LIST] = [blob] * 4
+NOISE = np.random.default_rng(0).integers(0, MODULUS, SIZE, dtype=np.uint32)
+SPOILING: list[tuple[str, Lie, str]] = [
+    (
+        UPLOAD,
+        lambda r: {VECTORS: arrays(np.ones(1, np.uint32), NOISE, np.zeros(figures.SIZE, "u4"))},
+        "round 1: the sum is beyond secagg.clip, 1: a client's upload or shares are wrong",
+    ),
+    (Stage.UNMASK, lambda r: {Key.SHARE_LIST: [b"share"] * 4}, "nobody can tell whose"),
+    (Stage.UNMASK, lambda r: {Key.SHARE_LIST: [b"\x01" + bytes(51)] * 4}, "nobody can tell whose"),
+]
 
-    result, _ = federate(tmp_path / "run", up=act)
+
+@pytest.mark.parametrize(("stage", "change", "told"), SPOILING)
+def test_a_wrong_masked_upload_or_share_spoils_its_round_and_nothing_is_merged(
+    tmp_path: Path, stage: str, change: Lie, told: str
+) -> None:
+    result, _ = federate(tmp_path / "run", up=by_one(said(stage, change)))
     assert result["status"] == "failed"
-    assert "nobody can tell whose" in result["error"]
+    assert told in result["error"]
     assert len(result["error"].splitlines()) == 1
 
 
 def test_shares_of_others_than_asked_are_not_used(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    def act(stage: str, client: int, reply: Message) -> None:
-        if stage == Stage.UNMASK and client == 1:
-            record_of(reply)[Key.NODE_ID_LIST] = [7, 7, 7, 7]
-
-    result, _ = federate(tmp_path / "run", up=act)
+    act = said(Stage.UNMASK, lambda r: {Key.NODE_ID_LIST: [7, 7, 7, 7]})
+    result, _ = federate(tmp_path / "run", up=by_one(act))
     assert result["shared_sha256"] == digest(tmp_path_factory.getbasetemp(), 0, 1, 2, 3)
 
 

@@ -114,8 +114,10 @@ def data(given: str, expected: str, *needs: Maker) -> Wrong:
     return Wrong(" ".join([few, *more]), expected, needs)
 
 
-def code(setting: str, expected: str, code: int = 2) -> Wrong:
-    words = " ".join(made.run_of_own_code(output="out"))
+def code(setting: str, expected: str, code: int = 2, *, models: str = "models=cnn4,cnn5") -> Wrong:
+    """models: of the run, where the setting says none; empty: all."""
+    own = [models] if models and not setting.startswith("models=") else []
+    words = " ".join(made.run_of_own_code(*own, output="out"))
     return Wrong(f"{words} -o {setting}", expected, [made.own_code], code)
 
 
@@ -706,8 +708,6 @@ method=broken_exits:X → method 'broken_exits:X': SystemExit: 3, at broken_exit
 method=own_methods:Abstract → it lacks aggregate, local_update
 method=own_methods:InitRaises → method 'own_methods:InitRaises': RuntimeError: in the constructor,
     at own_methods.py:
-method=own_methods:NeedsOne → method own_methods:NeedsOne needs the same model at all clients, and
-    theirs are 5; set setting=homogeneous, or models to one
 method=own_methods:CheckRaises → KeyError: 'in check_experiment', at own_methods.py:
 method=own_methods:StateNone → method 'own_methods:StateNone': state_init returned None, expected a
     dict of tensors
@@ -765,10 +765,16 @@ method=own_methods:AggregateOther → aggregate returned a state of another layo
 """,
     ),
     code(
+        "method=own_methods:NeedsOne",
+        "method own_methods:NeedsOne needs the same model at all clients, and theirs are 5; set"
+        " setting=homogeneous, or models to one",
+        models="",
+    ),
+    code(
         "method=own_methods:WrongModel",
-        "RuntimeError: Error(s) in loading state_dict for CNN: size mismatch for conv2.weight:"
-        " copying a param with shape torch.Size([32, 16, 5, 5]) from checkpoint, the shape in"
-        " current model is torch.Size([16, 16, 5, 5]) (and 2 more), at own_methods.py:",
+        "RuntimeError: Error(s) in loading state_dict for CNN: size mismatch for fc1.weight:"
+        " copying a param with shape torch.Size([800, 800]) from checkpoint, the shape in"
+        " current model is torch.Size([500, 800]) (and 2 more), at own_methods.py:",
         code=1,
     ),
     *(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, RecordDict
+from flwr.app import Context
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import (
@@ -24,13 +24,13 @@ from flwr.common import (
     GetPropertiesRes,
 )
 
-from pfedlora_flwr import server_app
 from pfedlora_flwr.client_app import prepare_process
 from pfedlora_flwr.config import from_flat, parse_overrides
 from pfedlora_flwr.data.local import LocalData
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.method import Method
+from tests.served import named, run_over
 
 Arrays = list[np.ndarray]
 KEYS = {"batch-size": 16, "evaluate-initial": False, "partition.kind": "iid", "device": "cpu"}
@@ -306,9 +306,9 @@ def simulate(
     The first nodes are the strangers, who have client 0's data; then come the clients in order.
     """
     output = folder / "run"
-    named = {name.replace("_", "-"): value for name, value in keys.items()}
-    texts = [f"{name}={value}" for name, value in named.items() if isinstance(value, str)]
-    flat = KEYS | {"output": str(output)} | named | parse_overrides(texts)
+    given = named(keys)
+    texts = [f"{name}={value}" for name, value in given.items() if isinstance(value, str)]
+    flat = KEYS | {"output": str(output)} | given | parse_overrides(texts)
     experiment = from_flat(flat)
 
     def client_fn(context: Context) -> Client:
@@ -325,7 +325,5 @@ def simulate(
         [{"partition-id": i} for i in range(experiment.clients + len(strangers))],
         flat,
     )
-    server_app.serve(
-        grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
-    )
+    run_over(grid, flat)
     return output

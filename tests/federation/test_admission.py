@@ -3,7 +3,6 @@ rest of the round is not touched."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,9 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from tests.federation import malice
 from tests.federation.malice import KEYS, simulate
 from tests.plain import Plain
+from tests.served import result_of
+
+SMALL = {"models": "tests.methods.narrow:Narrow", "dataset": "synthetic:1500"}
 
 
 def without(absent: list[int], rounds: int, **keys: Any) -> Plain:
@@ -33,7 +35,7 @@ def test_every_malice_is_refused_with_its_reason_and_changes_nothing(
     honest = 4
     sorts = dict(enumerate([*malice.MALICE, *malice.FAILING], start=honest))
     clients = honest + len(sorts)
-    keys = {"clients": clients, "min_success": 0.05}
+    keys = SMALL | {"clients": clients, "min_success": 0.05}
     output = simulate(tmp_path, sorts, list(malice.STRANGERS), rounds=1, **keys)
     rows: dict[int, Any] = {row["client"]: row for row in RunDirectory(output).visits()}
     assert [client for client, row in rows.items() if row["status"] == "ok"] == list(range(honest))
@@ -46,7 +48,7 @@ def test_every_malice_is_refused_with_its_reason_and_changes_nothing(
         assert part in reasons[sort], sort
     for sort, part in malice.STRANGERS.items():
         assert part in caplog.text, sort
-    result = json.loads((output / "result.json").read_text())
+    result = result_of(output)
     expected = without(list(sorts), rounds=1, **keys)
     assert result["status"] == "completed"
     assert result["refused"] == len(malice.MALICE) + len(malice.STRANGERS)
@@ -77,10 +79,10 @@ def test_an_epsilon_is_taken_where_it_is_of_a_clients_own_records() -> None:
 
 @pytest.mark.slow
 def test_a_clients_epsilon_does_not_hide_the_servers(tmp_path: Path) -> None:
-    keys = {"dp.clip": 1.0, "dp.noise": 1.0, "adapter.down": "fixed", "clients": 3}
+    keys = SMALL | {"dp.clip": 1.0, "dp.noise": 1.0, "adapter.down": "fixed", "clients": 3}
     output = simulate(tmp_path, {1: "an epsilon of 0"}, rounds=1, **keys)
     [row] = RunDirectory(output).rounds()
-    result = json.loads((output / "result.json").read_text())
+    result = result_of(output)
     assert row["admitted"] == [0, 1, 2]
     assert row["epsilon"] == result["privacy"]["dp"]["epsilon"] > 0
     assert not any("epsilon" in visit for visit in RunDirectory(output).visits())
@@ -88,9 +90,9 @@ def test_a_clients_epsilon_does_not_hide_the_servers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_of_ten_that_send_nan_and_1000_times_might_as_well_not_report(tmp_path: Path) -> None:
-    keys = {"clients": 10, "min_success": 0.8}
+    keys = SMALL | {"clients": 10, "min_success": 0.8}
     output = simulate(tmp_path, {3: "NaN", 8: "1000 times"}, [], rounds=2, **keys)
-    result = json.loads((output / "result.json").read_text())
+    result = result_of(output)
     expected = without([3, 8], rounds=2, **keys)
     assert result["shared_sha256"] == tensors_sha256(expected.state)
     assert result["refused"] == 4
@@ -110,9 +112,9 @@ def test_two_of_ten_that_send_nan_and_1000_times_might_as_well_not_report(tmp_pa
 def test_a_client_that_is_gone_before_it_was_evaluated_does_not_stop_the_others(
     tmp_path: Path,
 ) -> None:
-    keys = {"clients": 4, "min_success": 0.6, "evaluate_every": 2}
+    keys = SMALL | {"clients": 4, "min_success": 0.6, "evaluate_every": 2}
     output = simulate(tmp_path, {3: malice.GONE}, rounds=2, **keys)
-    result = json.loads((output / "result.json").read_text())
+    result = result_of(output)
     assert result["status"] == "completed"
     assert [row["refused"] for row in RunDirectory(output).rounds() if row["round"]] == [[], [3]]
     last = {

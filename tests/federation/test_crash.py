@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,12 +14,10 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import tensors_sha256
 from tests.federation.malice import KEYS, simulate
 from tests.plain import Plain
+from tests.served import result_of
 
-SMALL = {"clients": 3, "rounds": 2, "dataset": "synthetic:300"}
-
-
-def read(output: Path) -> dict[str, Any]:
-    return json.loads((output / "result.json").read_text())
+SMALL = {"clients": 3, "rounds": 2, "dataset": "synthetic:90"}
+SMALL |= {"models": "tests.methods.narrow:Narrow"}
 
 
 @pytest.mark.slow
@@ -44,13 +40,13 @@ def test_a_full_disk_and_a_damaged_checkpoint_lose_nothing(
     with pytest.raises(OSError, match="No space left"):
         simulate(tmp_path, **SMALL)
     monkeypatch.setattr(os, "fsync", sync)
-    assert read(tmp_path / "run")["error"].startswith(
+    assert result_of(tmp_path / "run")["error"].startswith(
         "No space left on device: nothing that was written before is lost"
     )
     assert {path.name for path in server.glob("*round-*")} == {"round-000001.checkpoint"}
 
     output = simulate(tmp_path, **SMALL, resume=True)
-    assert read(output)["shared_sha256"] == tensors_sha256(plain.state)
+    assert result_of(output)["shared_sha256"] == tensors_sha256(plain.state)
 
     last = server / "round-000002.checkpoint"
     content = bytearray(last.read_bytes())
@@ -64,7 +60,7 @@ def test_a_full_disk_and_a_damaged_checkpoint_lose_nothing(
         " previous one" in caplog.text
     )
     assert "client 0 had lost its model" in caplog.text
-    result = read(output)
+    result = result_of(output)
     assert (result["status"], result["rounds"], result["lost"]) == ("completed", 2, 1)
     assert result["shared_sha256"] == tensors_sha256(without.state)
 

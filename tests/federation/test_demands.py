@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, RecordDict
 
-from pfedlora_flwr import client_app, config, server_app
+from pfedlora_flwr import client_app, config
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.features.dp.accountant import epsilon, noise_for, record_epsilon
 from pfedlora_flwr.features.dp.ledger import Ledger, Terms
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.site.policy import Policy
+from tests.served import result_of, run_over
 from tests.test_dp_run import KEYS
 
 pytestmark = pytest.mark.slow
@@ -38,12 +38,11 @@ def serve(
     nodes[0] |= demands
     given = {**keys, "clients": sites, "node-timeout": 1, "output": str(output)}
     flat = dict(config.run_config(given).flat())
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
     with suppress(RunFailed, UserError):
-        server_app.serve(LocalGrid(client_app.app, nodes, flat), context)
+        run_over(LocalGrid(client_app.app, nodes, flat), flat)
     lines = output / "clients.jsonl"
     rows = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    return json.loads((output / "result.json").read_text()), rows
+    return result_of(output), rows
 
 
 def ledger(output: Path, site: int = 0) -> list[dict[str, int]]:

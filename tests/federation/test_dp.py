@@ -56,7 +56,7 @@ def changed(name: str, by: float) -> Tensors:
 @pytest.mark.slow
 def test_epsilon_is_never_below_the_exact_value_and_at_most_a_tenth_above() -> None:
     draws = np.random.default_rng(0)
-    for _ in range(200):
+    for _ in range(100):
         z, delta = math.exp(draws.uniform(-1.5, 4.5)), 10 ** draws.uniform(-9, -3)
         participations = int(draws.integers(1, 200))
         found, wanted = (f(z, participations, delta) for f in (accountant.epsilon, exact))

@@ -169,10 +169,7 @@ def mean_of(accuracies: str, liars: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rule", "lie"),
-    [("mean", attacks.CLAIM), ("trimmed mean", attacks.CLAIM), ("mean", FLIPPED)],
-)
+@pytest.mark.parametrize(("rule", "lie"), [("trimmed mean", attacks.CLAIM), ("mean", FLIPPED)])
 def test_the_page_of_attacks_has_what_a_federation_with_two_liars_comes_to(
     rule: str, lie: str
 ) -> None:
@@ -187,22 +184,25 @@ def test_the_page_of_attacks_has_what_a_federation_with_two_liars_comes_to(
         assert max(map(float, found.split()[:2])) < 0.2, "they have learned the reverse"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "pfedlora"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("fedavg", marks=pytest.mark.slow),
+        pytest.param("pfedlora", marks=pytest.mark.methods),
+    ],
+)
 def test_one_liar_of_ten_costs_the_honest_less_than_two_points(tmp_path: Path, method: str) -> None:
     clean = honest_mean(tmp_path / "clean", {}, method=method)
-    for lie in ("turned", "turned, ninety times, a million samples"):
-        keys = {"method": method, "aggregation": "trimmed-mean"}
-        assert honest_mean(tmp_path / lie, {0: lie}, **keys) > clean - 0.02, lie
+    liar = {0: "turned, ninety times, a million samples"}
+    keys = {"method": method, "aggregation": "trimmed-mean"}
+    assert honest_mean(tmp_path / "lie", liar, **keys) > clean - 0.02
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedkd", "pfedlora_plus", "fedproto"])
-@pytest.mark.parametrize("lie", ["what it was sent", "a millionth"])
-def test_idle_clients_make_no_outliers_of_those_that_train(
-    tmp_path: Path, method: str, lie: str
-) -> None:
-    idle = dict.fromkeys(range(3), lie)
+def test_idle_clients_make_no_outliers_of_those_that_train(tmp_path: Path, method: str) -> None:
+    """Those that send back what they were sent: by given uploads, above."""
+    idle = dict.fromkeys(range(3), "a millionth")
     keys = {"method": method, "clients": 5, "rounds": 2, "local-epochs": 1, "min-success": 0.4}
     assert honest_mean(tmp_path, idle, **keys | {"evaluate-every": 1}) > 0
 

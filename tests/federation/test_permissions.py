@@ -25,7 +25,9 @@ from pfedlora_flwr.methods.registry import NAMES
 from pfedlora_flwr.models.registry import load_object
 from tests.conftest import keys_in
 
-BASE = {"clients": 3, "rounds": 1, "device": "cpu", "partition.kind": "iid", "node-timeout": 1.0}
+BASE = keys_in(
+    "clients=3 rounds=1 device=cpu dataset=synthetic:60 partition.kind=iid node-timeout=1.0"
+)
 PART = {"partition-id": 0}
 TRAP = "trap_of_a_run"
 

@@ -26,14 +26,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return base(tmp_path_factory.mktemp("bases"), "test_efficientnet")
 
 
-ONE_OF_EACH = ("standalone", "pfedlora", "fedtgp", "fedrep", "fml", "pfedmoe", "fedit", "flora")
-"""One method of each kind is tried in every way; the others with the head alone, where what is
-shared may not reach a prediction, and in every way by `make methods-test`."""
+ONE_OF_EACH = ("standalone", "pfedlora", "fedtgp", "fedrep", "fml", "fedit", "fedncm")
+"""One method of each kind is tried in every way, the others by `make methods-test`."""
 CELLS = [
     pytest.param(
-        name,
-        trained,
-        marks=pytest.mark.slow if trained == "head" or name in ONE_OF_EACH else pytest.mark.methods,
+        name, trained, marks=pytest.mark.slow if name in ONE_OF_EACH else pytest.mark.methods
     )
     for name in registry.NAMES
     for trained in ("all", "head", "neck", "logits", "lora")

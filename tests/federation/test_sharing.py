@@ -46,7 +46,13 @@ def over_clients(digests: Mapping[int, str]) -> str:
     ).hexdigest()
 
 
-@pytest.mark.parametrize("method", ["pfedlora", "fedproto", "fedgh", "fedtgp", "pfedafm"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("pfedlora", "fedproto", "fedgh"),
+        *(pytest.param(name, marks=pytest.mark.methods) for name in ("fedtgp", "pfedafm")),
+    ],
+)
 def test_under_none_every_client_is_a_federation_of_one(tmp_path: Path, method: str) -> None:
     keys = KEYS | {"method": method}
     alone = [Plain(keys) for _ in range(3)]

@@ -38,8 +38,8 @@ from tests.plain import make
 
 pytestmark = pytest.mark.slow
 
-MANY = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
-SOME = settings(MANY, max_examples=300)
+MANY = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(MANY, max_examples=150)
 ALL = {field.name for field in fields(Report)}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

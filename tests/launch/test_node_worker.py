@@ -20,7 +20,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
-from benchmarks.node_message import KEYS, asked, write_message
+from benchmarks.node_message import KEYS, ask, asked, write_message
 from pfedlora_flwr.federation import flower_compat as flower
 from pfedlora_flwr.federation import warm
 from pfedlora_flwr.launch import node_worker
@@ -56,11 +56,18 @@ class Node:
         write_message(self.state, SMALL)
 
     def begin(self, keys: dict[str, Any] = SMALL, **config: Any) -> subprocess.Popen[str]:
-        config = {"allow-code": "tests.deployment.paced"} | config
-        return asked(self.state, keys, {k.replace("_", "-"): v for k, v in config.items()})
+        return asked(self.state, keys, _named(config))
 
     def ask(self, keys: dict[str, Any] = SMALL, **config: Any) -> dict[str, Any]:
         return answer(self.begin(keys, **config))
+
+    def error(self, keys: dict[str, Any], **config: Any) -> str:
+        """What this process answers."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["flwr-clientapp"])
+            for name in ("_run_id", "_task_id", "_node_id"):
+                patch.setattr(TaskIdentity, name, None)
+            return str(ask(self.state, keys, _named(config))["error"])
 
     @property
     def socket(self) -> Path:
@@ -79,6 +86,12 @@ class Node:
         """The process that is at a closed gate."""
         file = self.gates / gate
         return int(file.read_text() or 0) if file.exists() else 0
+
+
+def _named(config: dict[str, Any]) -> dict[str, Any]:
+    return {"allow-code": "tests.deployment.paced"} | {
+        name.replace("_", "-"): value for name, value in config.items()
+    }
 
 
 def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -118,11 +131,11 @@ def test_a_warm_worker_answers_with_the_same_bits_and_refusals_as_a_process_of_i
         (SMALL | {"method": "os:system"}, {}),
         (SMALL, {"stat-path": "x"}),
     ):
-        refused = [node.ask(keys, **config, **more) for more in ({"warm": False}, {})]
-        assert refused[0]["error"] == refused[1]["error"] != ""
-        assert [answer["torch"] for answer in refused] == [True, False]
-    assert "warm is 'maybe' in the node-config" in node.ask(warm="maybe")["error"]
-    assert "warm-seconds is 'x' in the node-config" in node.ask(warm_seconds="x")["error"]
+        refused = node.ask(keys, **config)
+        assert refused["error"] == node.error(keys, **config, warm=False) != ""
+        assert not refused["torch"]
+    assert "warm is 'maybe' in the node-config" in node.error(SMALL, warm="maybe")
+    assert "warm-seconds is 'x' in the node-config" in node.error(SMALL, warm_seconds="x")
     assert node.workers() == [worker]
     os.kill(worker, signal.SIGKILL)
     wait(lambda: not node.workers())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from pfedlora_flwr.launch.worker import Share, Worker
 from pfedlora_flwr.runs.begin import continued
 from pfedlora_flwr.runs.directory import RunDirectory
 from tests.conftest import ROOT, Cli, keys_in, run_locally
+from tests.served import named, result_of, words
 
 pytestmark = pytest.mark.slow
 KEYS = keys_in(
@@ -74,8 +74,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
 
 
 def run(output: Path, **keys: object) -> RunConfig:
-    named = {name.replace("_", "-"): value for name, value in keys.items()}
-    return config.located(config.run_config(KEYS | named), output)
+    return config.located(config.run_config(KEYS | named(keys)), output)
 
 
 def within(seconds: float, what: Callable[[], object]) -> None:
@@ -86,18 +85,16 @@ def within(seconds: float, what: Callable[[], object]) -> None:
 
 
 def bits(output: Path) -> list[object]:
-    result = json.loads((output / "result.json").read_text())
-    named = ("models_sha256", "shared_sha256", "accuracy", "flops", "partition")
-    return [result[name] for name in named]
+    same = ("models_sha256", "shared_sha256", "accuracy", "flops", "partition")
+    return [result_of(output)[name] for name in same]
 
 
 def test_a_runs_bits_do_not_depend_on_what_its_worker_ran_before(
     tmp_path: Path, worker: Worker
 ) -> None:
     alone = tmp_path / "alone"
-    words = [word for key, value in KEYS.items() for word in ("-o", f"{key}={value}")]
     cli = Cli(tmp_path, "bits")
-    assert cli.run("alone", "--engine", "local", *words).code == 0
+    assert cli.run("alone", "--engine", "local", *words(KEYS)).code == 0
     for name, code in (("untidy", UNTIDY), ("after", MINE), ("other", MINE + "    idea = 'x'\n")):
         (tmp_path / "warm_mine.py").write_text(code)
         worker.start(run(tmp_path / name), "local")

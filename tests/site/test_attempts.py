@@ -66,13 +66,17 @@ def training_samples(keys: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("policy", "told"), [("research", lambda n: n), ("plant", lambda n: min(n, 500))]
+    ("policy", "changes", "told"),
+    [
+        ("research", {}, lambda n: n),
+        ("plant", {"cap = 500": "cap = 100"}, lambda n: min(n, 100)),
+    ],
 )
 def test_the_steps_of_a_visit_tell_no_other_n_k_than_the_site_does(
-    policy: str, told: Any, tmp_path: Path
+    policy: str, changes: dict[str, str], told: Any, tmp_path: Path
 ) -> None:
-    keys = MANY | SLOW | {"weight-decay": 1e6, "batch-size": 1}
-    sent, _, n = visit(node(tmp_path, policy), keys)
+    keys = MANY | SLOW | {"weight-decay": 1e6, "batch-size": 1, "dataset": "synthetic:600"}
+    sent, _, n = visit(node(tmp_path, policy, **changes), keys)
     before, after = next(pair for pair in sent.values() if abs(pair[0]).max() > 0)
     largest = abs(before).argmax()
     steps = math.log(after.flat[largest] / before.flat[largest]) / math.log(1 - 1e-3)

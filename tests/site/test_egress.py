@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from pfedlora_flwr import client_app, config, server_app
+from pfedlora_flwr import client_app, config
 from pfedlora_flwr.data.local import Site
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.features.dp.accountant import epsilon
@@ -32,43 +32,22 @@ from pfedlora_flwr.site.policy import Egress, Policy
 from tests.conftest import keys_in
 from tests.models.bases import base
 from tests.plain import LORA
+from tests.served import result_of, run_over
 
 pytestmark = pytest.mark.slow
 SITES = 6
-KEYS: dict[str, Any] = {
-    "clients": SITES,
-    "rounds": 2,
-    "dataset": "synthetic:700",
-    "partition.kind": "dirichlet",
-    "partition.alpha": 0.5,
-    "batch-size": 32,
-    "device": "cpu",
-    "models": "tests.methods.narrow:Narrow",
-    "min-success": 0.1,
-    "min-clients": 1,
-    "max-failed-rounds": 9,
-    "node-timeout": 0.5,
-}
+KEYS = keys_in(
+    "rounds=2 dataset=synthetic:700 partition.kind=dirichlet partition.alpha=0.5 batch-size=32"
+    " device=cpu models=tests.methods.narrow:Narrow min-success=0.1 min-clients=1"
+    " max-failed-rounds=9 node-timeout=0.5"
+)
 ALWAYS = {
     *("round", "client", "names", "model", "worker", "node", "lost", "seconds", "model_sha256"),
-    *(
-        "partition_id",
-        "partition",
-        "classes",
-        "name",
-        "base",
-        "data",
-        "versions",
-        "wire",
-        "withheld",
-        "error",
-    ),
+    *("partition_id", "partition", "classes", "name", "base", "data", "versions", "wire"),
+    *("withheld", "error"),
     *("flops_by_phase", "epsilon"),  # of the samples that take part
 }
-SCORES = {
-    *("validation", "validation_correct", "test", "test_correct", "scores"),
-    "other_accuracies",
-}
+SCORES = {"validation", "validation_correct", "test", "test_correct", "scores", "other_accuracies"}
 Rules = dict[str, Any]
 
 
@@ -114,7 +93,8 @@ def federate(
         )
         home = {"partition-id": k, "state-path": str(folder / str(k))}
         nodes.append(home | ({"policy": str(folder / f"{k}.toml")} if one else {}))
-    flat = dict(config.run_config({**KEYS, **keys, "output": str(folder / "run")}).flat())
+    given = {**KEYS, "clients": len(rules), **keys, "output": str(folder / "run")}
+    flat = dict(config.run_config(given).flat())
     seen = list[tuple[int, Message]]()
 
     def app(message: Message, context: Context) -> Message:
@@ -122,9 +102,8 @@ def federate(
         seen.append((int(context.node_config["partition-id"]), reply))
         return reply
 
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
     with suppress(RunFailed, RunDiverged, UserError):
-        server_app.serve(LocalGrid(app, nodes, flat), context)
+        run_over(LocalGrid(app, nodes, flat), flat)
     return seen
 
 
@@ -199,13 +178,16 @@ def tensors_of(content: RecordDict) -> dict[str, Any]:
     return {n: wire.decode(b, 2**30) for n, b in zip(names, blobs.tensors, strict=True)}
 
 
-def all_wrong(folder: Path, rules: list[Rules], keys: Mapping[str, Any]) -> list[str]:
+def all_wrong(
+    folder: Path, rules: list[Rules], keys: Mapping[str, Any]
+) -> tuple[list[tuple[int, str]], list[tuple[int, Message]]]:
+    """What sites tell that their rules forbid, in a run with all its replies."""
     folder.mkdir(exist_ok=True)
     seen = federate(folder, rules, keys)
-    e = config.run_config({**KEYS, **keys}).experiment
+    e = config.run_config({**KEYS, "clients": len(rules), **keys}).experiment
     sites = [Site.find(e, k, {}) for k in range(len(rules))]
     assert {reply.metadata.message_type for _, reply in seen} >= {"get_properties"}
-    return [w for k, reply in seen if rules[k] for w in wrong_in(reply, rules[k], sites[k], e, k)]
+    return [(k, w) for k, r in seen for w in wrong_in(r, rules[k], sites[k], e, k)], seen
 
 
 OPTIONS = {"fedmrl": {"fedmrl.representation-dim": 8}}
@@ -213,7 +195,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "masks": {"method": "fedavg", "secagg.enabled": True, "secagg.max-samples": 200},
     "users": {"method": "fedavg", "dp.clip": 0.3, "dp.noise": 1.0},
     "held out": keys_in(
-        "method=fedavg clients-held-out=2 held-out.samples=8,all max-failed-rounds=2"
+        "method=fedavg clients-held-out=2 held-out.samples=8,all held-out.rounds=2"
+        " max-failed-rounds=2"
     ),
     "rows": {"method": "pfedlora_plus", "adapter.rows": "classes"},
     "an earlier evaluation": {"method": "fedavg", "evaluate-initial": True},
@@ -221,7 +204,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*registry.NAMES, *SETTINGS])
+KINDS = ("pfedlora", "pfedlora_plus", "fedit")
+"""Of the methods that share weights: an adapter, one by classes, and LoRA. The other ones send
+the same, in `make methods-test`; `SETTINGS` have fedavg."""
+
+
+def kind_of(name: str) -> Any:
+    """A method, or one of `SETTINGS`, as a parameter."""
+    shares = name in registry.NAMES and (name in LORA or registry.find(name).averages)
+    marks = pytest.mark.methods if shares and name not in KINDS else ()
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", [*map(kind_of, [*registry.NAMES, *SETTINGS])])
 def test_nothing_leaves_a_site_that_its_policy_does_not_allow(name: str, tmp_path: Path) -> None:
     draw = random.Random(name)
     keys = SETTINGS.get(name, {"method": name} | OPTIONS.get(name, {}))
@@ -230,26 +225,42 @@ def test_nothing_leaves_a_site_that_its_policy_does_not_allow(name: str, tmp_pat
             pytest.importorskip(library)
         keys |= {"models": base(tmp_path, "test_vit"), "train": "lora"}
     rules = [OPEN, *(some_rules(draw) for _ in range(SITES - 1))]
-    assert all_wrong(tmp_path, rules, keys) == []
+    assert all_wrong(tmp_path, rules, keys)[0] == []
     assert any(line["upload"] for line in Log(tmp_path / "0").lines()), "nothing was sent"
 
 
-MUTANTS: dict[str, tuple[Rules, dict[str, Any], str]] = {
-    "scores": ({"scores": "none"}, {"method": "fedavg"}, "the field test"),
-    "confusion": ({"class-counts": "none"}, SETTINGS["scores by class"], "the field confusion"),
-    "a class": ({"min-count": 2}, SETTINGS["scores by class"], "the score sensitivity@7"),
-    "all classes": ({"class-counts": "none"}, {"method": "fedavg"}, "the score balanced_accuracy"),
-    "losses": ({"losses": False}, {"method": "fedavg"}, "the field loss"),
-    "samples": ({"samples": "rounded"}, {"method": "fedavg"}, "n_k is"),
-    "cap": ({"samples": "capped"}, {"method": "fedavg"}, "n_k is"),
-    "log-loss": ({"losses": False}, {"method": "fedavg"}, "the loss log_loss"),
-    "candidates": ({"scores": "none"}, {"method": "fedridge"}, "validation samples that"),
-    "counts": ({"class-counts": "rounded"}, {"method": "fedproto"}, "counts of classes"),
-    "no counts": ({"class-counts": "none"}, {"method": "fedproto"}, "counts of classes"),
-    "rows": ({"min-count": 12}, {"method": "fedgh"}, "rows of the classes"),
-    "mixed": ({"min-count": 12}, {"method": "fedre"}, "what mixes all classes"),
-    "adaptation": ({"scores": "none"}, SETTINGS["held out"], "the field held_out"),
-}
+MUTANTS: list[tuple[dict[str, Any], list[tuple[Rules, str]]]] = [
+    (
+        {"method": "fedavg"},
+        [
+            ({"scores": "none"}, "the field test"),
+            ({"class-counts": "none"}, "the score balanced_accuracy"),
+            ({"losses": False}, "the field loss"),
+            ({"losses": False}, "the loss log_loss"),
+            ({"samples": "rounded"}, "n_k is"),
+            ({"samples": "capped"}, "n_k is"),
+        ],
+    ),
+    (
+        SETTINGS["scores by class"],
+        [
+            ({"min-count": 2}, "the score sensitivity@7"),
+            ({"class-counts": "none"}, "the field confusion"),
+        ],
+    ),
+    ({"method": "fedridge"}, [({"scores": "none"}, "validation samples that")]),
+    (
+        {"method": "fedproto"},
+        [
+            ({"class-counts": "rounded"}, "counts of classes"),
+            ({"class-counts": "none"}, "counts of classes"),
+        ],
+    ),
+    ({"method": "fedgh"}, [({"min-count": 12}, "rows of the classes")]),
+    ({"method": "fedre"}, [({"min-count": 12}, "what mixes all classes")]),
+    (SETTINGS["held out"], [({"scores": "none"}, "the field held_out")]),
+]
+"""Of keys: rules, one a site, and what is told where none holds."""
 
 
 def test_scores_that_weigh_classes_alike_leave_where_every_class_has_enough_samples(
@@ -258,34 +269,39 @@ def test_scores_that_weigh_classes_alike_leave_where_every_class_has_enough_samp
     keys: dict[str, Any] = {"partition.kind": "iid", "dataset": "synthetic:2000"}
     keys |= {"method": "fedavg", "scores.by-class": True, "rounds": 1}
     rules = [OPEN | {"min-count": least} for least in (2, 3, 2, 30, 30, 30)]
-    (tmp_path / "a").mkdir()
+    wrong, seen = all_wrong(tmp_path / "with", rules, keys)
     told = [
         len(json.loads(said["scores"]))
-        for _, reply in federate(tmp_path / "a", rules, keys)
+        for _, reply in seen
         if "scores" in (said := wire.told_in(reply.content) or {})
     ]
     assert {*told} == {12, 8, 4}, "all, those of one part, and none"
-    assert all_wrong(tmp_path / "b", rules, keys) == []
+    assert wrong == []
     monkeypatch.setattr(
         "pfedlora_flwr.federation.client.vouched", lambda *_: {"enough": '["", "validation_"]'}
     )
-    assert "the score balanced_accuracy" in all_wrong(tmp_path / "c", rules, keys)
+    told_anyway = all_wrong(tmp_path / "without", rules, keys)[0]
+    assert "the score balanced_accuracy" in [line for _, line in told_anyway]
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize(("keys", "told"), MUTANTS, ids=[keys["method"] for keys, _ in MUTANTS])
 def test_each_rule_switched_off_turns_the_property_red(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keys: dict[str, Any],
+    told: list[tuple[Rules, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rule, keys, line = MUTANTS[name]
-    rules = [OPEN | rule] * SITES
-    assert all_wrong(tmp_path / "with", rules, keys) == []
+    rules = [OPEN | told[k % len(told)][0] for k in range(SITES)]
+    assert all_wrong(tmp_path / "with", rules, keys)[0] == []
     monkeypatch.setattr(egress, "_limited", lambda policy, said: dict(said))
     monkeypatch.setattr(
         "pfedlora_flwr.federation.client.limited_upload", lambda p, upload, *_: upload
     )
     monkeypatch.setattr("pfedlora_flwr.federation.client.taking_part", lambda p, site, *_: site)
     monkeypatch.setattr("pfedlora_flwr.site.policy.Policy.objections", lambda *_: iter(()))
-    assert any(found.startswith(line) for found in all_wrong(tmp_path / "without", rules, keys))
+    found = all_wrong(tmp_path / "without", rules, keys)[0]
+    for i, (_, line) in enumerate(told):
+        assert any(k % len(told) == i and said.startswith(line) for k, said in found), line
 
 
 def test_a_run_goes_on_without_what_some_sites_withhold_and_says_so(
@@ -296,7 +312,7 @@ def test_a_run_goes_on_without_what_some_sites_withhold_and_says_so(
     federate(
         tmp_path, rules, {"method": "fedavg", "evaluate-every": 2, "rounds": 3, "min-success": 1.0}
     )
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    result = result_of(tmp_path / "run")
     assert result["status"] == "completed", result["error"]
     assert [*result["per_client"]] == [str(k) for k in range(1, SITES)]
     lines = [json.loads(text) for text in (tmp_path / "run" / "clients.jsonl").open()]
@@ -311,32 +327,31 @@ def test_a_run_goes_on_without_what_some_sites_withhold_and_says_so(
     assert sum(entry["upload"] for entry in entries) == 3
 
 
-CAPS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "epsilon-cap": (
+CAPS = {
+    2: (
         f"epsilon-cap = {epsilon(5.0, 2, 1e-5) + 0.01}",
-        {"dp.clip": 0.3, "dp.noise": 5.0},
         "epsilon-cap is set here, and this visit would exceed it: this node steps out",
     ),
-    "bytes": ("bytes = 6_000_000", {}, "bytes is 6000000 here, and"),
+    4: ("bytes = 500_000", "bytes is 500000 here, and"),
 }
+"""A site's rule, which lets two visits pass, and its line of the third."""
 
 
-@pytest.mark.parametrize("name", CAPS)
 def test_a_site_at_its_cap_in_mid_run_steps_out_and_the_others_go_on_to_the_end(
-    name: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    rule, keys, line = CAPS[name]
-    keys = keys | {"method": "fedavg", "rounds": 4, "min-success": 0.6, "models": "cnn5"}
-    federate(tmp_path, [OPEN] * SITES, keys, {2: rule})
+    keys = keys_in("method=fedavg rounds=4 min-success=0.6 dp.clip=0.3 dp.noise=5.0")
+    federate(tmp_path, [OPEN] * SITES, keys, {k: rule for k, (rule, _) in CAPS.items()})
     rounds = [json.loads(text) for text in (tmp_path / "run" / "rounds.jsonl").open()][1:]
-    assert [2 in row["admitted"] for row in rounds] == [True, True, False, False]
-    assert all({*row["admitted"]} >= {0, 1, 3, 4, 5} for row in rounds)
+    assert [row["admitted"] for row in rounds] == [[*range(6)]] * 2 + [[0, 1, 3, 5]] * 2
     lines = [json.loads(text) for text in (tmp_path / "run" / "clients.jsonl").open()]
     told = {(row["client"], row["reason"]) for row in lines if row["status"] == "failed"}
-    assert told == {(2, NEUTRAL)}
-    entries = [*Log(tmp_path / "2").lines()]
-    assert [line in entry.get("refused", "") for entry in entries if entry["kind"] == "train"] == [
-        *(False, False, True, True, True, True)  # each round asks once more
-    ]
+    assert told == {(k, NEUTRAL) for k in CAPS}
     status = find_status(RunDirectory(tmp_path / "run"))
-    assert (status["state"], status["per_client"]["2"]["reason"]) == ("completed", NEUTRAL)
+    assert status["state"] == "completed"
+    for k, (_, line) in CAPS.items():
+        trains = [entry for entry in Log(tmp_path / str(k)).lines() if entry["kind"] == "train"]
+        assert [line in entry.get("refused", "") for entry in trains] == [
+            *(False, False, True, True, True, True)  # each round asks once more
+        ]
+        assert status["per_client"][str(k)]["reason"] == NEUTRAL

@@ -122,6 +122,7 @@ def shown(run: RunDirectory) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
 def test_names_stand_for_numbers_where_sites_leave_and_in_status_and_report(
     tmp_path: Path, sites: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
