@@ -62,10 +62,11 @@ def pytest_collection() -> Iterator[object]:
 
 
 TOGETHER = tuple(
-    f"tests/{name}.py" for name in ("test_run", "test_audit", "test_kinds", "models/test_named")
+    f"tests/{name}.py"
+    for name in ("test_run", "test_audit", "test_kinds", "models/test_named", "test_house")
 )
-"""Files whose tests share something dear (a run through Flower, runs of this process, timm): one
-worker has all of them."""
+"""Files whose tests share something dear (a run through Flower, runs of this process, timm, the
+package's imports): one worker has all of them."""
 
 
 class _TogetherOrAlone(LoadScopeScheduling):
@@ -82,7 +83,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 QUICK = 2.0
-"""Seconds of computing, its own and its children's, that a test without a mark may take."""
+"""Seconds of computing, its own and its children's, that a test without a mark may take on any
+machine; on a usual one it takes about a tenth of a second at most."""
 LIBRARY = 100
 """Modules: a test that is the first to import so many has paid for the others, and is not
 judged."""

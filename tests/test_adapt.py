@@ -102,6 +102,7 @@ def test_the_partition_is_that_of_a_run_without_held_out_clients(federation: Pat
         assert one.equal(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("client", "samples"), [(8, None), (9, None), (8, 4), (9, 4)])
 def test_the_exported_state_alone_gives_the_bits_of_the_run(
     federation: Path, pfedlora: Call, client: int, samples: int | None
@@ -121,6 +122,7 @@ def test_the_exported_state_alone_gives_the_bits_of_the_run(
     assert json.loads(out)["accuracy"] == pytest.approx(wanted["accuracy"])
 
 
+@pytest.mark.slow
 def test_the_run_itself_gives_the_same_and_python_too(federation: Path, tmp_path: Path) -> None:
     run = pfedlora_flwr.load(federation / "run")
     newcomer = pfedlora_flwr.adapt(run, tmp_path / "new", client=9)
@@ -270,6 +272,7 @@ def test_who_joined_and_left_in_later_rounds_than_the_visits_does_not_matter(
     assert about["experiment"].get("clients-left", "") == ""
 
 
+@pytest.mark.slow
 def test_own_data_that_has_changed_is_not_evaluated(federation: Path, tmp_path: Path) -> None:
     """The parts are drawn from all of it: what it was trained on would be in the test part."""
     file = Path(digits(tmp_path).removeprefix("npz:"))
@@ -322,6 +325,7 @@ def test_a_state_that_its_own_method_cannot_take_is_a_line(
         pfedlora_flwr.adapt(file, tmp_path / "new", client=8, samples=4, rounds=1)
 
 
+@pytest.mark.slow
 def test_what_is_there_stays_until_all_is_written(
     federation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,6 +353,7 @@ def test_what_is_there_stays_until_all_is_written(
     assert (tmp_path / "new" / "adapted.json").read_bytes() != before
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_there_is_filled_and_not_replaced(
     federation: Path, tmp_path: Path
 ) -> None:
@@ -374,6 +379,7 @@ def test_a_folder_that_is_there_is_filled_and_not_replaced(
         adapting.adapt(shared, tmp_path / "broken", client=8, samples=4, options={})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fd", "fedproto"])
 def test_a_server_that_remembers_reports_exports_their_means_alone(
     method: str, tmp_path: Path
@@ -395,6 +401,7 @@ def test_one_at_its_default_changes_no_experiment() -> None:
     assert plain.experiment.sampled == plain.experiment.trained_clients == 10
 
 
+@pytest.mark.slow
 def test_standalone_is_itself_beside_itself_and_has_nothing_to_export(
     tmp_path: Path, pfedlora: Call
 ) -> None:
@@ -531,6 +538,7 @@ def test_keys_that_do_not_fit_are_refused_in_a_line(keys: dict[str, object], tol
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_site_with_its_own_data_and_model_has_the_federations_normalisation(
     federation: Path, pfedlora: Call
 ) -> None:
@@ -621,6 +629,7 @@ def test_sites_with_data_of_their_own_leave_no_normalisation_to_a_newcomer(
     assert about["mean"] == pytest.approx([images.mean() / 255] * 3, abs=0.02)
 
 
+@pytest.mark.slow
 def test_the_control_start_adapts_to_the_first_state(tmp_path: Path) -> None:
     keys = FEW | {"sharing": "start"}
     assert run_locally(tmp_path / "run", keys).code == 0
@@ -630,6 +639,7 @@ def test_the_control_start_adapts_to_the_first_state(tmp_path: Path) -> None:
         pfedlora_flwr.load(tmp_path / "run").export(2)
 
 
+@pytest.mark.slow
 def test_a_state_per_client_is_no_shared_state(tmp_path: Path) -> None:
     keys = FEW | {"clients": 2, "clients-held-out": 0, "sharing": "none"}
     assert run_locally(tmp_path / "run", keys).code == 0

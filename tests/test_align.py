@@ -71,6 +71,7 @@ def test_a_class_without_a_mean_or_without_what_is_read_does_not_count() -> None
     assert accuracy == [[1.0]]
 
 
+@pytest.mark.slow
 def test_the_command_compares_the_models_of_a_run(
     pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +96,7 @@ def test_the_command_compares_the_models_of_a_run(
     assert (code, err) == (2, "error: --samples is 19; allowed: at least 20, two of each class\n")
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_basis_that_a_run_takes(
     pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

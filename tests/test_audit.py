@@ -190,6 +190,7 @@ def audited_table(output: Path, owners: Mapping[str, Sequence[str]], **keys: obj
 FEW, APART = "aaaaaaaaaabbbbbbbbbb", "abcdefghij"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("labels", "said"),
     [((FEW, APART, FEW), "1 of 3 clients left out"), ((APART, APART), "2 of 2 clients left out")],
@@ -436,6 +437,7 @@ def test_few_clients_and_sums_have_no_interval() -> None:
     assert found["low"] == 1
 
 
+@pytest.mark.slow
 def test_an_audit_of_few_samples_says_so(tmp_path: Path) -> None:
     found = audited_table(tmp_path / "run", {"o0": "aaaaabbbbb", "o1": "aaaaabbbbb"})
     told = found["membership"]
@@ -476,6 +478,7 @@ def test_fedmrls_small_model_is_read_behind_a_clients_projection() -> None:
     assert not torch.equal(read(data.inputs), initial(data.inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [5, 10])
 def test_the_interval_holds_what_other_clients_would_have_in_95_percent(clients: int) -> None:
     """Clients differ by 0.3 of a sample's spread; a bootstrap held it in 82 to 87 of 100."""

@@ -430,6 +430,7 @@ def test_another_experiment_in_a_directory_is_refused(tmp_path: Path) -> None:
         changed.check()
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_would_run_and_changes_nothing(tmp_path: Path) -> None:
     whole = load(tmp_path, BASIC)
     work = Work(whole, tmp_path / "runs")
@@ -599,6 +600,7 @@ def test_stopped_killed_and_without_its_worker_it_goes_on_repeats_no_round_and_e
             assert ours.get(name) == theirs.get(name), name
 
 
+@pytest.mark.slow
 def test_without_a_gpu_or_a_cluster_runs_go_through_workers_one_a_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -881,6 +883,7 @@ def test_a_comparison_says_what_a_run_says(
     assert [text for text in compared.splitlines() if text in said] == said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_the_report_of_a_comparison_has_what_was_said_before_its_runs(
     tmp_path: Path, here: None

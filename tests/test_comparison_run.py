@@ -33,6 +33,7 @@ def serve(name: str, nodes: list[dict[str, Any]], **keys: object) -> None:
     server_app.serve(LocalGrid(client_app.app, nodes, flat), context)
 
 
+@pytest.mark.slow
 def test_sites_keep_their_numbers_and_a_run_goes_on_and_comes_back(
     tmp_path: Path, sites: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,7 @@ def test_the_plan_says_time_bytes_and_what_all_runs_spend(
     assert speed.seconds(jobs[0].config) == pytest.approx(130.0), "by the clock"
 
 
+@pytest.mark.slow
 def test_decide_plans_for_nodes_and_refuses_what_they_cannot_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,5 +111,6 @@ def test_what_a_key_needs_is_a_key_and_a_value_it_can_have() -> None:
         assert known.text(known.parse(value)) == value if equals else known
 
 
+@pytest.mark.slow
 def test_a_word_that_nests_deeply_is_a_text() -> None:
     assert scalar("[" * 5000) == "[" * 5000

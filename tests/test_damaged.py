@@ -76,6 +76,7 @@ def no_longer(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=int(os.environ.get("PFEDLORA_DAMAGES", "12")),
     deadline=None,

@@ -52,6 +52,7 @@ def test_methods_follow_from_rows_and_models(
     assert suited(rows, models, train)[0] == tuple(expected.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("minutes", "options", "seeds", "plan", "said"),
     [

@@ -103,6 +103,7 @@ def test_epsilon_of_a_record_lies_below_renyis_and_near_a_second_accountants() -
             assert 0.98 * wanted - 0.01 <= found <= 1.02 * wanted + 0.01, (z, parts, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("z", "parts", "steps"),
     [(0.3, 100_000, 10), (0.7, 1000, 100), (1.0, 3, 10**9), (2.0, 10**5, 10**7), (1e4, 10, 1)],
@@ -124,6 +125,7 @@ def test_epsilon_takes_no_second_and_is_not_below_the_exact_value(
         assert found >= max(limit, record_epsilon(z, parts, 100_000, 1e-5))
 
 
+@pytest.mark.slow
 def test_the_noise_for_the_smallest_epsilon_is_found_in_seconds() -> None:
     with pytest.raises(UserError, match=r"dp.epsilon is 1e-13; allowed: .* ≥ 0.001"):
         from_flat(KEYS | {"models": "timm:test_resnet", "dp.epsilon": 1e-13})
@@ -133,6 +135,7 @@ def test_the_noise_for_the_smallest_epsilon_is_found_in_seconds() -> None:
     assert time.process_time() - begun < 5
 
 
+@pytest.mark.slow
 def test_the_noise_for_a_records_epsilon_spends_it_and_no_more() -> None:
     z = record_noise_for(4.0, 5, 60, 1e-5)
     assert record_epsilon(z, 5, 60, 1e-5) <= 4 < record_epsilon(z * 0.998, 5, 60, 1e-5)
@@ -148,6 +151,7 @@ def account(folder: Path, samples: int = 40, **keys: Any) -> Spent:
     return Spent(folder, e, 1, samples, 2)
 
 
+@pytest.mark.slow
 def test_a_visit_is_accounted_for_before_its_noise_and_beyond_epsilon_there_is_none(
     tmp_path: Path,
 ) -> None:
@@ -199,6 +203,7 @@ def test_visits_that_begin_at_once_are_all_accounted_for(tmp_path: Path) -> None
     assert account(tmp_path, **keys).spend(3, 2).z == 2
 
 
+@pytest.mark.slow
 def test_an_account_is_of_one_number_of_records(tmp_path: Path) -> None:
     """Batches of more records take each more seldom: the visits before would cost too little."""
     keys = {"dp.noise": 2}
@@ -405,6 +410,7 @@ def test_a_run_that_stopped_before_its_first_round_was_told_has_spent(
     assert (earlier["level"], earlier["epsilon"]) == ("record", None)
 
 
+@pytest.mark.slow
 def test_a_site_has_one_account_whatever_its_number(keys: dict[str, Any], tmp_path: Path) -> None:
     """It comes back with another number where others took its own while it was away."""
     e = from_flat(keys | {"dp.noise": 1.0})

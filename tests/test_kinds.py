@@ -91,6 +91,7 @@ def shares(text: str) -> list[float]:
     ]
 
 
+@pytest.mark.slow
 def test_rows_of_a_table_are_asked_by_the_names_of_their_columns(
     table_run: Done, pfedlora: Call, tmp_path: Path
 ) -> None:
@@ -142,6 +143,7 @@ def test_series_are_asked_from_arrays(series_run: Done, pfedlora: Call, tmp_path
     assert np.mean(correct) == series_run.result["per_client"]["0"]["accuracy"]
 
 
+@pytest.mark.slow
 def test_what_a_model_cannot_take_is_one_line_each(
     table_run: Done, series_run: Done, pfedlora: Call, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_runs_of_ones_own_method_are_listed_from_every_folder(
     assert (run["state"], run["rounds"], run["accuracy"]) == ("completed", 1, 0.5)
 
 
+@pytest.mark.slow
 def test_twenty_runs_that_differ_in_sixteen_keys_are_read_at_80_columns(
     tmp_path: Path, pfedlora: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +108,7 @@ def test_twenty_runs_that_differ_in_sixteen_keys_are_read_at_80_columns(
         assert word in words
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_a_run_would_take_and_starts_nothing(
     tmp_path: Path, pfedlora: Call
 ) -> None:

@@ -32,6 +32,7 @@ def line(round: int, sent: int = 10) -> str:
     return json.dumps(row | {"bytes_up": sent, "bytes_down": sent, "seconds": float(round)}) + "\n"
 
 
+@pytest.mark.slow
 def test_each_rounds_line_is_read_once_to_be_shown_and_once_for_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,6 +191,7 @@ def table(file: Path, rows: int, owners: str) -> None:
     forget()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["iid", "natural"])
 def test_a_simulations_rows_keep_their_parts_as_its_table_grows(tmp_path: Path, kind: str) -> None:
     """Each month has a file of its own; the former one is gone."""
@@ -223,6 +224,7 @@ def test_a_simulations_rows_keep_their_parts_as_its_table_grows(tmp_path: Path, 
         assert len(later_test) > len(test)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_begun_from_is_one_line(tmp_path: Path) -> None:
     one = tmp_path / "one"
     simulate(one, rounds=2)

@@ -278,6 +278,7 @@ def test_what_cannot_be_extended_is_one_line(tmp_path: Path) -> None:
             extend(scheduled, 2)
 
 
+@pytest.mark.slow
 def test_flowers_run_config_extends_by_more_rounds(tmp_path: Path) -> None:
     run = RunDirectory(run_locally(tmp_path / "run", KEYS | {"rounds": 2}).output)
     resume = KEYS | {"output": str(run.path), "resume": True}
@@ -310,6 +311,7 @@ def test_a_folder_of_lora_may_be_named_as_it_was(
         check_unchanged(saved, {"lora.init": "folder:other"}, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_names_what_it_does_not_use(tmp_path: Path, pfedlora: Call) -> None:
     conf = keys_in(
         "clients=3 rounds=1 partition.kind=iid dataset=synthetic:100 models=cnn5 mu=0.5 "

@@ -113,6 +113,7 @@ def test_a_run_is_running_then_killed_then_completed(
     assert {client["round"] for client in status["per_client"].values()} == {3}
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_names_its_failing_client(pfedlora: Call, tmp_path: Path) -> None:
     keys = KEYS | {"method": "tests.failing:ClientRaises"}
     assert run_locally(tmp_path / "run", keys).code == 1

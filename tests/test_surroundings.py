@@ -44,6 +44,7 @@ def command(words: str, where: Path, **variables: str) -> subprocess.Popen[bytes
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_an_output_that_lacks_a_character_gets_its_code(tmp_path: Path) -> None:
     with command(RUN, tmp_path, PYTHONIOENCODING="ascii", FORCE_COLOR="1") as done:
@@ -53,6 +54,7 @@ def test_an_output_that_lacks_a_character_gets_its_code(tmp_path: Path) -> None:
     assert b"\x1b" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_an_output_that_is_closed_ends_the_command(tmp_path: Path) -> None:
     with command(RUN, tmp_path) as done:
@@ -171,6 +173,7 @@ def test_two_arrays_are_a_dataset_whose_classes_are_numbers(
         datasets.load("own_pair:four", Reading())
 
 
+@pytest.mark.slow
 def test_a_client_of_the_run_is_told_to_be_left_out(pfedlora: Call, tmp_path: Path) -> None:
     assert pfedlora(*RUN.split(), "--quiet")[0] == 0
     words = "adapt run --client 0 -o dataset=csv:new.csv --output n"

@@ -117,6 +117,7 @@ def test_the_traceback_of_own_code_is_in_the_file_that_the_line_names(
     assert "--resume" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "setting", ["models=own_models:Good", "models=own_models:Equal", "method=own_methods:Grows"]
 )
@@ -145,6 +146,7 @@ def test_numbers_are_as_people_read_them(pfedlora: Call, place: Path) -> None:
     assert f"it would run in {place / '007'}" in out
 
 
+@pytest.mark.slow
 def test_classes_without_an_image_are_named_in_one_line(pfedlora: Call, place: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(
@@ -171,6 +173,7 @@ def test_classes_without_an_image_are_named_in_one_line(pfedlora: Call, place: P
         assert any(line.startswith("warning: ") and expected in line for line in out.splitlines())
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_before_its_first_round_is_not_in_the_way(
     pfedlora: Call, place: Path
 ) -> None:

@@ -238,6 +238,7 @@ def test_tensors_are_datasets_whatever_their_type_and_gradient() -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_prediction_takes_tensors_with_gradients_and_refuses_ragged_lists(tmp_path: Path) -> None:
     run = pfedlora_flwr.run(dataset=(ROWS, LABELS), output=tmp_path / "run", **SMALL)
     rows = torch.from_numpy(ROWS[:4])
@@ -502,6 +503,7 @@ def run_name(inputs: Any) -> str:
     return str(Given().value("dataset", (inputs, LABELS)))
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_says_which_objects_it_needs_to_go_on(tmp_path: Path) -> None:
     class Raises(Alone):
         """Nobody can train."""
@@ -520,6 +522,7 @@ def test_a_run_that_failed_says_which_objects_it_needs_to_go_on(tmp_path: Path) 
         run.resume(progress=False)
 
 
+@pytest.mark.slow
 def test_a_file_that_has_changed_is_read_anew(tmp_path: Path) -> None:
     file = tmp_path / "rows.npz"
     np.savez(file, inputs=ROWS, labels=LABELS)

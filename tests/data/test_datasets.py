@@ -82,6 +82,7 @@ def test_statistics_and_normalisation_match_numpy(tmp_path: Path) -> None:
     assert np.allclose(ours.numpy(), theirs, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_digits_are_scikit_learns() -> None:
     from sklearn.datasets import load_digits
 

@@ -87,6 +87,7 @@ def _parts(site: Site) -> list[np.ndarray]:
     return [part.inputs.numpy() for part in (data.train, data.validation, data.test)]
 
 
+@pytest.mark.slow
 def test_a_model_takes_gaps_and_texts_wherever_it_is_used(tmp_path: Path) -> None:
     frame = table()
     frame.to_csv("t.csv", index=False)
@@ -128,6 +129,7 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return torch.softmax(torch.from_numpy(logits), 1).numpy()
 
 
+@pytest.mark.slow
 def test_sites_that_spell_labels_and_colours_otherwise_train_together(tmp_path: Path) -> None:
     spelt = {"gutartig": "benign", "B": "benign", "bösartig": "malignant", "M": "malignant"}
     lines = [f"{label},{name}" for label, name in spelt.items()]

@@ -50,6 +50,7 @@ def refuse(*_: object) -> Tensor:
     raise AssertionError("the encoder ran")
 
 
+@pytest.mark.slow
 def test_outputs_are_computed_once_and_taken_from_the_cache(
     keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_outputs_are_computed_once_and_taken_from_the_cache(
         assert torch.equal(left, right)
 
 
+@pytest.mark.slow
 def test_whatever_decides_the_outputs_gives_them_another_file(
     keys: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +169,7 @@ def test_operations_are_the_encoders_once_and_what_runs_in_a_visit(keys: dict[st
     assert spent.flops == {"model": 3 * n * (2 * neck + 3 * last)}
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_where_images_are_augmented_or_the_encoder_is_trained(
     keys: dict[str, object],
 ) -> None:

@@ -182,6 +182,7 @@ def test_a_hugging_face_table_leaves_out_what_is_no_number(tmp_path: Path) -> No
         datasets.load("hf:none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, True])
 def test_a_run_does_not_go_on_with_other_columns(own: bool, tmp_path: Path, pfedlora: Call) -> None:
     turned = ["b", "site", "a", "c", "label"]
@@ -224,6 +225,7 @@ def test_a_run_does_not_go_on_with_other_columns(own: bool, tmp_path: Path, pfed
         assert "the data or its partition is not what the run in" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["saved", "files"])
 def test_a_run_on_a_hugging_face_dataset_without_a_network(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -445,6 +447,7 @@ def test_images_of_12_bits_in_16_are_warned_of_once(tmp_path: Path) -> None:
     assert not datasets.load("npz:d.npz").notes
 
 
+@pytest.mark.slow
 def test_datasets_of_a_known_size_are_resized() -> None:
     e = from_flat({"image-size": 48})
     assert DataSetup(e).task.shape == (3, 48, 48)
@@ -499,6 +502,7 @@ def test_a_nodes_own_images_are_brought_to_the_federations_shape(tmp_path: Path)
         Site.find(from_flat({"classes": 2, "input-shape": "13"}), 0, {"dataset": "npz:a.npz"})
 
 
+@pytest.mark.slow
 def test_a_hugging_face_dataset_that_was_saved(tmp_path: Path) -> None:
     hf = pytest.importorskip("datasets")
     features = hf.Features(
@@ -668,6 +672,7 @@ def test_labels_and_owners_that_begin_with_a_zero_are_texts(
         datasets.load(f"csv:{tmp_path}/twice.csv", Reading.of(e, ""))
 
 
+@pytest.mark.slow
 def test_names_that_are_nearly_equal_and_rows_that_stand_twice_are_told(tmp_path: Path) -> None:
     labels = ["b"] * 20 + ["type one", " Type  One", "rare"]
     once = [f"{i},{'p' if i % 2 else 'P '},{label}\n" for i, label in enumerate(labels)]

@@ -81,6 +81,7 @@ def test_pathological_cifar10_has_the_papers_sizes(
             assert len(np.unique(dataset.labels[part])) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients", [10, 50, 100])
 @pytest.mark.parametrize("per_client", [10, 30, 50, 70, 90, 100])
 def test_pathological_deals_every_share_of_100_classes(clients: int, per_client: int) -> None:

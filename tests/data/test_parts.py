@@ -28,6 +28,7 @@ def drawn(file: Path, hashes: list[int], labels: list[int], client: int = 0) -> 
 ROWS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 2)), min_size=10, max_size=60)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -36,6 +36,7 @@ def data(labels: list[int], split: Any, *, inputs: Any = None) -> Dataset:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 12)), min_size=40, max_size=120),
@@ -79,6 +80,7 @@ def test_no_group_is_on_both_sides(
     assert not shared or all(len(parts) == 1 for parts in where.values())
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     times=st.lists(st.integers(0, 1000), min_size=20, max_size=80),
@@ -288,6 +290,7 @@ def test_shares_are_those_that_are_named() -> None:
     assert [round(len(part) / 1797, 2) for part in split.parts] == [0.6, 0.2, 0.2]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20)), min_size=60, max_size=120),

@@ -151,6 +151,7 @@ def test_a_test_of_the_drawn_noise_finds_what_is_too_small(kind: str) -> None:
     assert (chance < RARE, deviation < 0.6) == (True, True)
 
 
+@pytest.mark.slow
 def test_a_test_of_the_drawn_noise_passes_honest_noise() -> None:
     draws = np.random.default_rng(1)
     chances = [beside_normal(releases("honest", draws))[1] for _ in range(300)]
@@ -326,6 +327,7 @@ def test_of_records_a_replaced_run_lists_the_largest_epsilon_that_clients_told()
     assert spent_by_lines(e, rows[3:])["epsilon"] is None, "it may have spent, and told nothing"
 
 
+@pytest.mark.slow
 def test_a_plan_is_not_exceeded_by_one_participation_and_no_extension(tmp_path: Path) -> None:
     e = from_flat({"dp.clip": 0.5, "dp.epsilon": 2, "adapter.down": "fixed", "rounds": 3})
     budget = Budget(tmp_path / "dp.json", e)

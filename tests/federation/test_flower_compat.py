@@ -378,6 +378,7 @@ def test_too_few_stop_before_anything_is_unmasked(server: int) -> None:
     assert total.left == {7, 8}
 
 
+@pytest.mark.slow
 def test_neighbours_depend_on_the_ring_alone(server: int) -> None:
     agreed = AGREED | {Key.SHARE_NUMBER: 3, Key.THRESHOLD: 3}
 

@@ -88,6 +88,7 @@ def test_masks_depend_on_all_of_their_seed_and_flowers_on_32_bits_of_it() -> Non
         assert np.array_equal(a, draw(one, MODULUS, [(64,)])[0])
 
 
+@pytest.mark.slow
 def test_a_search_of_a_sixteenth_of_the_bits_finds_flowers_seed_and_not_ours() -> None:
     planted = bytes(range(1, 29)) + bytes(4)
     fold = np.bitwise_xor.reduce(np.frombuffer(planted, "<u4")) ^ np.uint32(40_000)

@@ -70,6 +70,7 @@ def test_two_downloads_leave_two_models_or_it_is_said(name: str, trained: str, m
     assert [line.startswith(said) for line in unreached(method)] == ([True] if silent else [])
 
 
+@pytest.mark.slow
 def test_pfedlora_is_then_standalone_at_half_the_rate_to_the_bit(model: str) -> None:
     """μ = 0.5 scales the head's gradient by a power of two."""
     keys = {"models": model, "train": "head", "partition.kind": "iid", "clients": 2}
@@ -90,6 +91,7 @@ def test_standalone_and_models_that_train_more_than_their_head_are_not_tried(mod
         assert unreached(make(from_flat({"models": model, **keys}))) == []
 
 
+@pytest.mark.slow
 def test_only_the_clients_whose_head_learns_alone_are_named(model: str) -> None:
     method = make(from_flat({"models": f"{model},cnn1", "train": "head,all"}))
     names = unreached(method)
@@ -99,6 +101,7 @@ def test_only_the_clients_whose_head_learns_alone_are_named(model: str) -> None:
     assert unreached(method) == ["cnn1 (train=head)"]
 
 
+@pytest.mark.slow
 def test_a_run_says_so_before_it_starts(pfedlora, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     words = ("-o", "train=head", "-o", "dataset=synthetic:200", "-o", "models=cnn5")
     code, out, err = pfedlora("run", "--dry-run", *words)

@@ -34,6 +34,7 @@ def looked(monkeypatch: pytest.MonkeyPatch, folder: Path, changes: dict[str, Any
     check_nodes("10.0.0.1:6379", NODES, run_config({}), {}, [folder / "run", folder / "cache"])
 
 
+@pytest.mark.slow
 def test_equal_nodes_pass_and_nothing_is_left_in_the_folders(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

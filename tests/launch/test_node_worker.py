@@ -238,6 +238,7 @@ def test_another_user_is_turned_away_at_both_ends(
     assert "another user knocked" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_the_client_raises_comes_back_with_its_name_text_and_traceback(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def test_energy_rises_linearly_from_the_first_round_to_the_last() -> None:
     )
 
 
+@pytest.mark.slow
 def test_targets_and_denominator_get_no_gradient() -> None:
     """A step from θ̂ equals one on a loss whose targets and denominator were computed beforehand,
     as numbers."""
@@ -159,6 +160,7 @@ def test_targets_and_denominator_get_no_gradient() -> None:
         assert torch.allclose(updates[name], -0.1 * gradient, atol=1e-6), name
 
 
+@pytest.mark.slow
 def test_perfect_predictions_divide_by_no_zero() -> None:
     fedkd, data = method(), samples([0] * 8)
     model = fedkd.private_init(0, 1)
@@ -171,6 +173,7 @@ def test_perfect_predictions_divide_by_no_zero() -> None:
     assert all(torch.isfinite(t).all() for t in upload.tensors.values())
 
 
+@pytest.mark.slow
 def test_server_adds_the_mean_update_to_what_the_clients_started_from() -> None:
     """Lossless (energy 1) over rounds of changing clients: θ is θ₀ plus the weighted mean updates
     so far, for whoever comes."""
@@ -195,6 +198,7 @@ def test_server_adds_the_mean_update_to_what_the_clients_started_from() -> None:
             np.testing.assert_allclose(got, total, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_compression_is_what_the_clients_start_from() -> None:
     """With loss: the next update is added to the compressed θ, not to one that was never sent; each
     round has its energy."""
@@ -265,6 +269,7 @@ def good(fedkd: FedKD) -> Tensors:
     return compress({name: torch.zeros_like(t) for name, t in fedkd.initial.items()}, 0.95)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -44,6 +44,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), CELLS)
 def test_a_method_trains_on_a_kind_or_says_in_a_line_why_not(name: str, kind: str) -> None:
     task, models = KINDS[kind]

@@ -117,6 +117,7 @@ def test_class_means_cost_a_row_for_each_class(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "fml"), [("heterogeneous", 670_058), ("homogeneous", 2_621_558)]
 )

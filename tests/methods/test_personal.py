@@ -210,6 +210,7 @@ def test_fedrods_generic_head_learns_nothing_of_a_class_that_the_client_lacks() 
     assert (model.personal.bias[4:] < 0).all()
 
 
+@pytest.mark.slow
 def test_fedrod_with_frozen_backbones_of_one_width_shares_the_head_alone(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     names = ("test_efficientnet", "test_resnet")
@@ -228,6 +229,7 @@ def head_of(model: Any) -> Tensors:
     return dict(model.model.last_layer().state_dict())
 
 
+@pytest.mark.slow
 def test_fedbabu_trains_the_body_before_the_first_head_and_fine_tunes_both() -> None:
     fedbabu = method("fedbabu", **{"fedbabu.finetune-epochs": 2})
     model, received, sent = trained(fedbabu)
@@ -252,6 +254,7 @@ def first_model(of: Method) -> Tensors:
     )
 
 
+@pytest.mark.slow
 def test_fedbabus_head_is_the_same_everywhere_and_in_every_round() -> None:
     plain = Plain(FEW, method="fedbabu")
     plain.play([0, 1])
@@ -275,6 +278,7 @@ class Normed(nn.Module):
         return self.last(self.scaling(self.first(inputs.flatten(1))))
 
 
+@pytest.mark.slow
 def test_fedbn_keeps_batch_normalisation_by_its_class_and_averages_the_rest() -> None:
     keys = {"models": "tests.methods.test_personal:Normed", "partition.kind": "iid"}
     plain = Plain(keys, method="fedbn", clients=3, batch_size=32)
@@ -293,6 +297,7 @@ def test_fedbn_keeps_batch_normalisation_by_its_class_and_averages_the_rest() ->
     assert plain.method.remarks() == []
 
 
+@pytest.mark.slow
 def test_fedbn_without_batch_normalisation_is_fedavg_and_says_so() -> None:
     ours, theirs = (Plain(method=name, models="cnn5", clients=5) for name in ("fedbn", "fedavg"))
     for plain in (ours, theirs):
@@ -304,6 +309,7 @@ def test_fedbn_without_batch_normalisation_is_fedavg_and_says_so() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapt", [True, False])
 def test_apfl_mixes_the_models_and_not_their_outputs(adapt: bool) -> None:
     """The gradients at v̄ are taken there, and handed on to v and α by hand."""
@@ -339,6 +345,7 @@ def mix(mixed: nn.Module, own: nn.Module, whole: nn.Module, alpha: float) -> Non
             mean.copy_(alpha * v + (1 - alpha) * w)
 
 
+@pytest.mark.slow
 def test_apfl_with_alpha_zero_is_fedavg() -> None:
     apfl, fedavg = method("apfl", **{"apfl.alpha": 0, "apfl.adapt": False}), method("fedavg")
     assert_close(trained(apfl)[2], trained(fedavg)[2])
@@ -394,6 +401,7 @@ def test_fedala_takes_the_global_model_whole_at_first() -> None:
     assert "weights" not in visit_of(method("fedala"), 1)
 
 
+@pytest.mark.slow
 def test_fedala_and_fedavg_are_the_same_alone() -> None:
     """W's training draws by itself."""
     ended = []
@@ -413,6 +421,7 @@ def visit_of(fedala: Any, visits: int) -> dict[str, int]:
     return last.flops
 
 
+@pytest.mark.slow
 def test_fedala_learns_until_its_loss_settles_in_the_second_visit_and_one_epoch_later() -> None:
     """A flat loss settles as soon as ten epochs more are known; none settles below no threshold."""
     flat = {"fedala.rate": 1e-9, "fedala.share": 0.5}

@@ -36,6 +36,7 @@ def equal(ours: Tensors, theirs: Tensors) -> bool:
     return all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "options"),
     [
@@ -55,6 +56,7 @@ def test_it_gives_the_bits_of_the_variant_that_was_measured(
         assert equal(tensors_of(model), tensors_of(theirs.models[client]))
 
 
+@pytest.mark.slow
 def test_a_fixed_first_matrix_of_pfedlora_is_the_variants_and_is_not_sent() -> None:
     ours = plain("pfedlora", **{"adapter.down": "fixed"})
     theirs = plain("benchmarks.variants:Variant", options="adapter.hidden-dim=6 down=fixed")
@@ -67,11 +69,13 @@ def test_a_fixed_first_matrix_of_pfedlora_is_the_variants_and_is_not_sent() -> N
     assert not first.weight.requires_grad
 
 
+@pytest.mark.slow
 def test_as_pfedlora_it_is_pfedlora() -> None:
     keys = {"adapter.rows": "samples", "adapter.down": "trained", "pfedlora_plus.mu": 0.5}
     assert equal(plain("pfedlora_plus", **keys).state, plain("pfedlora").state)
 
 
+@pytest.mark.slow
 def test_counts_that_are_not_the_clients_samples_are_refused() -> None:
     run = plain("pfedlora_plus")
     upload = run.uploads[0]

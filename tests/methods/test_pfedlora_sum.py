@@ -88,6 +88,7 @@ def orders(generator: torch.Generator, n: int) -> list[list[list[int]]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [None, 3.0])
 def test_rounds_are_those_of_numpy(models: str, alpha: float | None) -> None:
     plain = Plain(KEYS | {"models": models, "adapter.alpha": alpha or "auto"})
@@ -268,6 +269,7 @@ def test_a_first_matrix_that_was_drawn_is_kept_since_its_last_bits_are_the_proce
     assert torch.equal(other.shared.down.weight, tensors["shared.down.weight"])
 
 
+@pytest.mark.slow
 def test_what_is_common_is_summed_and_the_rest_is_as_it_was(models: str, alike: str) -> None:
     def of(**keys: object) -> Any:
         named = {name.replace("_", "-"): value for name, value in keys.items()}

@@ -161,6 +161,7 @@ def left_mixture(self: ClassMeans) -> Tensors:
     return {"classes": classes.cpu(), "means": (self.sums / self.weights[:, None])[classes].float()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "owner", "name", "left"),
     [

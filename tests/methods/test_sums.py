@@ -149,6 +149,7 @@ def together(parts: list[Samples]) -> Samples:
     return Samples(torch.cat([p.inputs for p in parts]), torch.cat([p.labels for p in parts]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("name", "s"),
@@ -403,6 +404,7 @@ def test_priors_and_correction_stay_at_home_and_make_the_predictor(name: str, pr
     assert asked.sum() == (5 if priors == "own" else 3)
 
 
+@pytest.mark.slow
 def test_a_basis_is_the_classifiers_and_makes_no_vector_longer(tmp_path: Path) -> None:
     pytest.importorskip("timm")
     models = ",".join(base(tmp_path, name) for name in ("test_resnet", "test_efficientnet"))
@@ -427,6 +429,7 @@ def test_a_basis_is_the_classifiers_and_makes_no_vector_longer(tmp_path: Path) -
         Plain(keys | {"sums.dim": 20})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharing", ["none", "start"])
 def test_without_sharing_it_is_the_closed_form_of_the_own_samples(
     sharing: str, tmp_path: Path

@@ -28,6 +28,7 @@ def read(federation: Federation) -> Sums:
     return Sums.among(federation.method.read(federation.state))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_sum_is_the_clear_one_to_rounding_and_counts_are_exact(
     name: str, tmp_path: Path

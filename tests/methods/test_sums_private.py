@@ -112,6 +112,7 @@ def test_epsilon_is_that_of_one_release_by_hand() -> None:
     assert by_hand(1.0) > 2 * by_hand(2.0), "a replaced record costs more than twice"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["drawn", "zeros"])
 def test_a_run_releases_once_and_its_canary_is_below_epsilon_unless_noise_is_missing(
     run: dict[str, object], tmp_path: Path, noise: str, monkeypatch: pytest.MonkeyPatch
@@ -139,6 +140,7 @@ def test_a_run_releases_once_and_its_canary_is_below_epsilon_unless_noise_is_mis
     assert again.code == 0, again.stderr
 
 
+@pytest.mark.slow
 def test_under_masks_clients_noise_makes_up_the_sum_s(
     run: dict[str, object], tmp_path: Path
 ) -> None:
@@ -158,6 +160,7 @@ def test_under_masks_clients_noise_makes_up_the_sum_s(
     assert done.result["privacy"]["dp"]["draws"] == 1
 
 
+@pytest.mark.slow
 def test_noise_in_whole_levels_costs_no_more_than_unrounded() -> None:
     """Rényi divergences of the sum of clients' rounded noise, by convolution in 40 digits, beside
     those of one Gaussian with their variance: α Δ² / (2 k s²) for order α and a change of Δ levels.
@@ -202,6 +205,7 @@ def test_noise_in_whole_levels_costs_no_more_than_unrounded() -> None:
         _ = method.units
 
 
+@pytest.mark.slow
 def test_a_client_s_noise_is_gaussian_with_its_share_of_the_deviation() -> None:
     more = {"secagg.enabled": True, "secagg.max-samples": 64, "sums.honest": 2}
     method = made("fedlda", **RECORD, **more)
@@ -222,6 +226,7 @@ def test_a_client_s_noise_is_gaussian_with_its_share_of_the_deviation() -> None:
     assert abs(neighbours) < 6 / n**0.5, "each number has its own"
 
 
+@pytest.mark.slow
 def test_whole_clients_are_clipped(run: dict[str, object], tmp_path: Path) -> None:
     keys = run | {"method": "fedncm", "dp.clip": 0.5, "dp.noise": 1e-4}
     done = run_locally(tmp_path / "run", keys)

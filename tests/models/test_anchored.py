@@ -64,6 +64,7 @@ def test_the_map_is_the_ridge_regression_of_scikit_learn(n: int) -> None:
     np.testing.assert_allclose(shift.numpy(), own.mean(0))
 
 
+@pytest.mark.slow
 def test_representations_of_all_models_are_the_reference_s_as_far_as_anchors_tell(
     where: Path, pfedlora: Call
 ) -> None:
@@ -94,6 +95,7 @@ def test_representations_of_all_models_are_the_reference_s_as_far_as_anchors_tel
     assert max(away.values()) < 0.05, away
 
 
+@pytest.mark.slow
 def test_the_command_shows_how_common_coordinates_are_afterwards(
     where: Path, pfedlora: Call
 ) -> None:
@@ -120,6 +122,7 @@ def test_the_command_shows_how_common_coordinates_are_afterwards(
     assert found["correlation"][0][1] > 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedlda", "fedproto", "pfedlora_plus"])
 def test_methods_of_one_width_train_on_them_and_models_come_back(
     where: Path, pfedlora: Call, method: str
@@ -176,6 +179,7 @@ def test_a_node_has_its_own_copy_of_the_anchors_and_no_other_file(
         serve(where / "three", nodes, **keys | {"node-timeout": 1})
 
 
+@pytest.mark.slow
 def test_outputs_of_the_encoder_before_a_map_are_kept(where: Path, pfedlora: Call) -> None:
     models = base(where, "test_resnet")
     said = ModelSpec(models, "head", written(pfedlora, models), representation_norm="layer")
@@ -213,6 +217,7 @@ def test_a_node_takes_the_anchors_that_the_server_sends(
     assert kept[0].read_bytes() == kept[1].read_bytes() == Path("a.anchors").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_anchors_is_one_line(where: Path, pfedlora: Call) -> None:
     models = base(where, "test_resnet")
     kind = written(pfedlora, models)

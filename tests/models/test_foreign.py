@@ -47,6 +47,7 @@ def foreign_names(state: State) -> State:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["own", "foreign", "nested"])
 def test_a_file_becomes_one_that_a_model_by_name_begins_with(
     form: str, state: State, tmp_path: Path

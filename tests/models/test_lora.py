@@ -77,6 +77,7 @@ def images() -> torch.Tensor:
     return torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["", ", neck=40", ", model-input=48"])
 @pytest.mark.parametrize("name", NAMES)
 def test_untrained_it_is_the_frozen_backbone_with_the_same_head(
@@ -107,6 +108,7 @@ def test_orthogonal_rows_are_orthonormal_and_another_seed_draws_others(
             assert not torch.equal(tensor, two[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["standalone", "pfedlora", "fedavg", "fml", "fedmrl"])
 def test_visits_change_what_is_kept_and_the_base_stays_and_is_there_once(
     method: str, bases: dict[str, str]
@@ -139,6 +141,7 @@ def test_visits_change_what_is_kept_and_the_base_stays_and_is_there_once(
         )
 
 
+@pytest.mark.slow
 def test_dropout_is_drawn_from_the_visit_and_rests_in_evaluation(bases: dict[str, str]) -> None:
     ended = []
     for dropout, round in ((0.5, 1), (0.5, 1), (0.5, 2), (0.0, 1)):

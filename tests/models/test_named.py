@@ -29,6 +29,7 @@ pytestmark = needs("timm")
 GREY = Task(4, (1, 32, 32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "task", "width", "batch_norm"),
     [
@@ -118,6 +119,7 @@ def test_weights_come_from_a_file_but_for_a_classifier_of_other_classes(
         build(name, Task(4))
 
 
+@pytest.mark.slow
 def test_torchvisions_weights_come_from_a_file(tmp_path: Path) -> None:
     torchvision = pytest.importorskip("torchvision")
     source = torchvision.models.mobilenet_v3_small(num_classes=9).eval()
@@ -293,6 +295,7 @@ def test_names_with_files_are_absolute_in_a_run_and_several_models_stand_beside_
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["timm:mobilenetv3_small_050", "torchvision:mobilenet_v3_small"])
 def test_an_exported_client_is_loaded_by_its_library_and_by_name(name: str, tmp_path: Path) -> None:
     library, _, architecture = name.partition(":")

@@ -90,6 +90,7 @@ def test_parts_that_are_the_forward_stay_parts_and_trying_a_module_leaves_it_as_
     assert torch.equal(torch.get_rng_state(), after)
 
 
+@pytest.mark.slow
 def test_a_module_with_a_convolution_in_three_dimensions_is_trained_shared_and_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -213,6 +213,7 @@ def test_another_file_under_the_name_of_a_base_is_refused_in_a_line(
     assert facts(name, TASK, 60).width == 60, "what a server asks needs no file"
 
 
+@pytest.mark.slow
 def test_pretrained_logits_are_what_the_classifier_says(bases: dict[str, str]) -> None:
     said = " (train=head, representation=pretrained-logits, model-input=48)"
     x = torch.randn(2, 3, 32, 32)
@@ -237,6 +238,7 @@ def test_pretrained_logits_are_what_the_classifier_says(bases: dict[str, str]) -
     assert method.shared_width == 20
 
 
+@pytest.mark.slow
 def test_a_model_resizes_inside_itself_and_that_is_counted(bases: dict[str, str]) -> None:
     found = bases["test_efficientnet"]
     x, whole = torch.randn(2, 3, 32, 32), theirs(found)

@@ -108,6 +108,7 @@ def test_tokens_are_the_tokenisers_own_cut_and_padded(small: str, other: str) ->
     assert not torch.equal(tokenised(small), tokenised(other))
 
 
+@pytest.mark.slow
 def test_r_is_the_mean_over_what_is_there_or_the_first(small: str) -> None:
     ids, library = tokenised(small), theirs(small)
     mask = (ids >= 0).long()
@@ -190,6 +191,7 @@ def test_lora_in_all_linear_layers_is_written_as_peft_reads_it(small: str, tmp_p
         assert torch.allclose(encoder.eval()(tokenised(small)), model.encode(tokenised(small)))
 
 
+@pytest.mark.slow
 def test_lora_is_in_query_and_value_counted_and_merged(
     small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +273,7 @@ def started(keys: dict[str, Any]) -> None:
     build(specs_of(e, "hf:")[0], site.task)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_a_line(
     keys: dict[str, Any], small: str, folder: Path, tmp_path: Path
 ) -> None:

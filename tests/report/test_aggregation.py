@@ -24,6 +24,7 @@ def with_errors(folder: Path, method: str, seed: int, errors: list[float | None]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
+@pytest.mark.slow
 def test_a_report_has_what_averaging_missed(tmp_path: Path) -> None:
     with_errors(tmp_path / "i0", "fedit", 0, [0.1, None, 0.3])
     with_errors(tmp_path / "i1", "fedit", 1, [0.3, None, 0.5])

@@ -48,6 +48,7 @@ def study(tmp_path: Path) -> Study:
     return load([folder])
 
 
+@pytest.mark.slow
 def test_gains_are_paired_by_seed_and_have_an_interval_from_three_seeds_on(study: Study) -> None:
     t2 = 4.30265  # the 97.5 % quantile of Student's t with two degrees of freedom
     fd, ours = gains(study).rows
@@ -72,6 +73,7 @@ def test_gains_are_paired_by_seed_and_have_an_interval_from_three_seeds_on(study
     assert gains(study).csv().splitlines()[0].split(",")[:3] == ["scenario", "method", "seeds"]
 
 
+@pytest.mark.slow
 def test_the_other_tables_say_what_is_standalone_and_count_no_communication_of_controls(
     study: Study,
 ) -> None:
@@ -108,6 +110,7 @@ def test_the_other_tables_say_what_is_standalone_and_count_no_communication_of_c
     assert ups == ["20"] * 3 + [""] * 5
 
 
+@pytest.mark.slow
 def test_the_picture_shows_the_differences_of_the_table(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +137,7 @@ def test_the_picture_shows_the_differences_of_the_table(
     assert sorted(seeds.get_xdata()) == pytest.approx([6, 6])
 
 
+@pytest.mark.slow
 def test_the_second_picture_shows_each_method_and_its_controls_beside_standalone(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

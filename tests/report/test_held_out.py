@@ -61,6 +61,7 @@ def test_the_gain_is_paired_by_seed_at_each_number_of_samples(study: Study) -> N
     assert {row["clients"] for row in held_out.table(study).rows} == {"client 1"}
 
 
+@pytest.mark.slow
 def test_the_figure_has_a_line_a_method_and_a_thin_one_alone(study: Study, tmp_path: Path) -> None:
     [picture] = held_out.figures(study, tmp_path)
     assert picture.path.name == "held_out.png"

@@ -111,6 +111,7 @@ def test_the_sentence_claims_what_the_intervals_support(
     assert concluded(tmp_path, **accuracies).startswith(expected)
 
 
+@pytest.mark.slow
 def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_path: Path) -> None:
     concluded(
         tmp_path,
@@ -133,6 +134,7 @@ def test_of_several_scenarios_it_counts_those_in_which_a_method_is_above(tmp_pat
     )
 
 
+@pytest.mark.slow
 def test_the_sentence_says_that_it_leaves_controls_out(tmp_path: Path) -> None:
     accuracies = {"standalone": [0.5, 0.6, 0.7], "pfedlora": [0.4, 0.6, 0.8]}
     for seed in range(3):
@@ -160,6 +162,7 @@ def test_visits_that_did_not_count_or_began_anew_are_counted(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.slow
 def test_equal_differences_in_all_seeds_are_no_certainty(tmp_path: Path) -> None:
     """Their interval has no width; a method with Standalone's very numbers does not differ."""
     alone = [0.5, 0.6, 0.7]
@@ -180,6 +183,7 @@ def test_equal_differences_in_all_seeds_are_no_certainty(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.slow
 def test_what_diverged_is_told(tmp_path: Path) -> None:
     """The seeds that did not diverge are those that did well."""
     alone, proto = [0.5, 0.6, 0.7, 0.6, 0.6], [0.56, 0.662, 0.763, 0.1, 0.1]

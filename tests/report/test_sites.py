@@ -29,6 +29,7 @@ def made(folder: Path, pooled: list[float]) -> None:
             make_run(folder / f"{method}-{seed}", [0.1, 0.1, mean], clients, **keys)
 
 
+@pytest.mark.slow
 def test_rows_by_site_mark_who_loses_in_words_and_colour(tmp_path: Path, laid_out: None) -> None:
     made(tmp_path, [0.1, 0.101, 0.099])
     study = load([tmp_path])
@@ -49,6 +50,7 @@ def test_rows_by_site_mark_who_loses_in_words_and_colour(tmp_path: Path, laid_ou
     )
 
 
+@pytest.mark.slow
 def test_sites_are_told_of_at_the_rounds_that_the_verdict_judges(tmp_path: Path) -> None:
     """Their visits up to the best validation tell their scores; else the last round does."""
     for seed in range(3):
@@ -107,6 +109,7 @@ def test_by_site_less_loss_is_better_and_one_without_the_score_is_left_out(
     assert told in opening.conclusion(study)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shares", "scores", "ours", "worth"),
     [
@@ -158,6 +161,7 @@ def test_a_share_of_poolings_gain_is_told_where_that_is_sure(
     assert ("gets" in text) == ("gets" in told)
 
 
+@pytest.mark.slow
 def test_a_report_reads_which_rows_were_right_at_the_headlines_round(tmp_path: Path) -> None:
     made(tmp_path, [0.1] * 3)
     assert [f.rows for f in decision.findings(load([tmp_path]))] == [None]

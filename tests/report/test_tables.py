@@ -86,6 +86,7 @@ def test_accuracy_is_the_mean_over_seeds_with_its_t_interval(tmp_path: Path) -> 
     assert row(table, "FedProto")["accuracy"] == f"85.00 ± {T2 * 5.0:.2f}"
 
 
+@pytest.mark.slow
 def test_a_table_for_a_paper_has_the_deviation_and_marks_the_best_and_the_second(
     tmp_path: Path,
 ) -> None:
@@ -221,6 +222,7 @@ def test_costs_in_both_conventions(study: Study) -> None:
     assert row(tables.costs(study), "Standalone")["parameters, full"] == "0"
 
 
+@pytest.mark.slow
 def test_operations_that_clients_withhold_are_not_zero(tmp_path: Path, laid_out: None) -> None:
     make_run(tmp_path / "s", [0.2, 0.9], method="standalone")
     own = "tests.federation.test_sharing:Patient"  # which counts none
@@ -361,6 +363,7 @@ def test_a_report_names_files_without_their_folders(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_two_methods_of_the_same_name_have_a_column_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

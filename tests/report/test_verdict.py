@@ -74,6 +74,7 @@ def test_more_seeds_or_more_test_rows_would_see_the_margin() -> None:
     assert found.rows_for_margin(0.5 * found.deviation, 10) is None  # the other half stays
 
 
+@pytest.mark.slow
 def test_other_test_rows_are_within_the_interval_of_the_bootstrap() -> None:
     """Four sites, of whose 200 rows each of three seeds tests 20; a row that both models
     find hard is so in every seed."""

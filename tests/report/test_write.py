@@ -151,6 +151,7 @@ def test_a_report_draws_the_data_and_models_of_a_real_run(
     assert "\n| 2 | cnn3 | " in text  # its clients
 
 
+@pytest.mark.slow
 def test_the_class_histogram_is_of_the_runs_own_data_or_not_drawn(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, laid_out: None
 ) -> None:
@@ -237,6 +238,7 @@ def test_figures_show_the_runs_numbers(
     assert drawn == []
 
 
+@pytest.mark.slow
 def test_the_box_plot_shows_the_runs_numbers(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, laid_out: None
 ) -> None:

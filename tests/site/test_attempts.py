@@ -65,6 +65,7 @@ def training_samples(keys: dict[str, Any]) -> int:
     return len(Site.find(Plain(BASE | keys).experiment, 0, {}).split.train)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "changes", "told"),
     [
@@ -83,6 +84,7 @@ def test_the_steps_of_a_visit_tell_no_other_n_k_than_the_site_does(
     assert round(steps) == n == told(training_samples(keys)), "weight decay counts the steps"
 
 
+@pytest.mark.slow
 def test_a_masked_weight_is_what_the_site_tells_so_no_bound_on_it_finds_n_k(tmp_path: Path) -> None:
     """`secagg.max-samples` refuses by the weight, and sums over other clients differ by it."""
     keys = MANY | MASKS | {"clients": 5, "secagg.max-samples": 10_000, "method": "fedavg"}
@@ -116,6 +118,7 @@ FIELDS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIELDS)
 def test_scores_from_which_a_small_class_or_a_loss_follows_do_not_leave(
     name: str, tmp_path: Path
@@ -180,6 +183,7 @@ def test_what_a_node_is_asked_beyond_its_part_gives_one_neutral_line(
     assert site.ask(keys, message(2, 1, instruction(**told), 60)) == NEUTRAL
 
 
+@pytest.mark.slow
 def test_no_choice_of_its_own_dp_keys_makes_a_run_cheaper_at_the_cap(tmp_path: Path) -> None:
     site, cheap = Node(tmp_path, "epsilon-cap = 3.0"), DP | {"models": "cnn5"}
     for keys in (

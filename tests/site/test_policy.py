@@ -152,6 +152,7 @@ def test_evaluation_and_adaptation_outside_a_visit_are_rules_of_their_own(tmp_pa
     assert said == ["evaluate is false here", "", "adapt is false here"]
 
 
+@pytest.mark.slow
 def test_bytes_uploads_and_runs_of_a_day_are_counted_by_the_log(tmp_path: Path) -> None:
     node, keys = Node(tmp_path, "runs-a-day = 1"), {"models": "cnn5"}
     assert [node.ask(keys, run=run) for run in (1, 1, 2)] == ["", "", NEUTRAL]
@@ -310,6 +311,7 @@ def test_a_log_that_was_changed_is_seen_and_one_that_cannot_be_written_stops_the
     assert node.ask({"models": "cnn5"}) == ""
 
 
+@pytest.mark.slow
 def test_a_site_s_pages_tell_what_left_it_and_what_it_refused(tmp_path: Path) -> None:
     node = Node(tmp_path, 'methods = ["fedavg", "<b>"]')
     assert node.ask({"models": "cnn5"}) == ""
@@ -344,6 +346,7 @@ def pages(file: Path) -> int:
     return len(re.findall(rb"/Type /Page\b", file.read_bytes()))
 
 
+@pytest.mark.slow
 def test_a_pdf_has_every_line_of_a_table_on_as_many_pages_as_that_takes(tmp_path: Path) -> None:
     rows = [{"run": str(n), "why": f"$\\x_{n} " + "word " * 12} for n in range(100)]
     lines = pdf.below("All", Table("a", "b", rows))

@@ -51,6 +51,7 @@ def test_freed_memory_is_kept_for_the_next_tensors() -> None:
     assert after < 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instructions", [True, False])
 def test_bf16_where_it_is_emulated_is_a_warning(
     instructions: bool, pfedlora: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

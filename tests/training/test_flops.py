@@ -47,6 +47,7 @@ def test_the_worked_example() -> None:
     assert spent("pfedlora", 1) == {"model": 27_195_600, "adapter": 9_765_200}
 
 
+@pytest.mark.slow
 def test_operations_grow_with_samples_and_epochs_and_cached_features_are_counted_once() -> None:
     assert spent("standalone", 10, **{"local-epochs": 3}) == {"model": 27_073_200 * 10 * 3}
     features, step = 2 * 4_820_800, 9_765_200 - 2 * 4_820_800

@@ -83,6 +83,7 @@ def test_lanes_come_to_the_bits_of_one(method: str, tmp_path: Path) -> None:
     assert others == [one] * len(numbers)
 
 
+@pytest.mark.slow
 def test_a_client_that_raises_ends_its_own_visit_alone(tmp_path: Path) -> None:
     keys = KEYS | {"method": "tests.failing:ClientRaises", "models": "cnn5", "rounds": 1}
     keys |= {"min-success": 0.5}
@@ -108,6 +109,7 @@ class Unsettled(PFedLoRA):
         return upload
 
 
+@pytest.mark.slow
 def test_settings_of_the_process_stay_in_their_lane(tmp_path: Path) -> None:
     keys = KEYS | {"method": "tests.training.test_lanes:Unsettled", "models": "cnn5", "rounds": 1}
     before = torch.get_float32_matmul_precision(), np.geterr()
@@ -123,6 +125,7 @@ def test_a_run_in_lanes_that_is_killed_and_resumed_ends_as_one_in_one(
     ends_alike("lanes", keys, cli, tmp_path, monkeypatch, lanes=3)
 
 
+@pytest.mark.slow
 def test_where_lanes_are_refused_and_what_is_said(tmp_path: Path, pfedlora: Call) -> None:
     words = [word for key, value in KEYS.items() for word in ("-o", f"{key}={value}")]
     for given in ("3", "auto"):

@@ -186,6 +186,7 @@ def test_a_last_batch_of_one_joins_the_one_before_where_it_must(n: int, sizes: l
     assert [i for batch in seen for i in batch] == list(range(n))
 
 
+@pytest.mark.slow
 def test_a_federation_with_batch_normalisation_has_no_batch_of_one(tmp_path: Path) -> None:
     """100 rows, 4 clients: 21 training samples each, of which batches of 20 leave one."""
     rows = np.random.default_rng(0).normal(size=(100, 5)).astype(np.float32)

@@ -50,6 +50,7 @@ def test_balanced_weights_are_those_of_scikit_learn() -> None:
     assert cross_entropy(logits, labels) == functional.cross_entropy(logits, labels)
 
 
+@pytest.mark.slow
 def test_weights_of_ones_own_are_those_of_a_weighted_mean(tmp_path: Path) -> None:
     labels, weights = torch.tensor([0, 2, 1, 2]), [0.5, 3.0, 1.0]
     logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
@@ -107,6 +108,7 @@ def test_rare_classes_are_found_more_often_with_balanced_weights(tmp_path: Path)
     assert recall[1] > recall[0] + 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "told"),
     [

@@ -68,6 +68,7 @@ def test_the_learning_rate_falls_like_torchs_cosine() -> None:
         theirs.step()
 
 
+@pytest.mark.slow
 def test_the_experiments_optimiser_trains() -> None:
     """A visit's steps are the optimiser's, with the round's learning rate."""
     left = {}
