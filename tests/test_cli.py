@@ -34,6 +34,7 @@ from tests.conftest import ROOT, Call
 from tests.report.made import make_run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "variables", "told"),
     [
@@ -273,6 +274,7 @@ def test_keys_with_which_masked_rounds_fail_are_named_before_a_run_is_submitted(
     ]
 
 
+@pytest.mark.slow
 def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(
     site: Path, pfedlora: Call
 ) -> None:
@@ -301,6 +303,7 @@ def test_more_rounds_and_a_limit_of_hours_go_through_a_connection(
     assert "warning: data-path is not used" in pfedlora(*words, "-o", "data-path=/y")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "code", "said"),
     [

@@ -112,6 +112,7 @@ def test_a_damaged_line_hides_what_is_behind_it_from_who_watches_and_is_refused_
         run.rewind(2)
 
 
+@pytest.mark.slow
 def test_a_log_that_begins_anew_is_told_on_from_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,6 +255,7 @@ def test_a_run_on_a_hugging_face_dataset_without_a_network(
     ] * 2, "24 samples"
 
 
+@pytest.mark.slow
 def test_a_hub_that_never_answers_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +275,7 @@ def test_a_hub_that_never_answers_is_given_up(
     assert time.monotonic() - begun < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offline", [False, True])
 def test_what_the_library_has_fetched_before_needs_no_hub(
     offline: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -496,6 +496,7 @@ def test_replies_that_come_twice_unasked_or_from_another_node_are_refused() -> N
     ]
 
 
+@pytest.mark.slow
 def test_nodes_that_are_silent_at_first_are_waited_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -508,6 +509,7 @@ def test_nodes_that_are_silent_at_first_are_waited_for(
     )
 
 
+@pytest.mark.slow
 def test_a_node_that_is_slow_to_start_gets_more_time_at_each_question(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -528,6 +530,7 @@ def test_a_node_that_is_slow_to_start_gets_more_time_at_each_question(
     assert seconds == pytest.approx([0.3, 0.5])
 
 
+@pytest.mark.slow
 def test_a_node_that_is_always_silent_does_not_hold_up_every_round(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -547,6 +550,7 @@ def test_a_node_that_is_always_silent_does_not_hold_up_every_round(
     assert of_silent[:5] == pytest.approx([0.21, 0.12, 0.14, 0.12, 0.12])
 
 
+@pytest.mark.slow
 def test_nodes_whose_question_expired_are_waited_for_and_named_as_silent(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -678,6 +682,7 @@ class Odd(Grid):
         return super().pull_messages([i for i in ids if i != "1-1" or self.asked.count(10) > 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails_late", [False, True])
 def test_one_silent_client_does_not_take_the_others_second_try(
     monkeypatch: pytest.MonkeyPatch, fails_late: bool

@@ -55,6 +55,7 @@ def test_only_where_all_libraries_are_told_which_kernels_to_take_others_do_not_c
     assert cluster._kind_of_cpu("AVX2") == f"AVX2 {cluster.maker_of_cpu()}".strip() + ", AVX2 AVX2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -58,6 +58,7 @@ def private(folder: Path, port: int = 0) -> Simulation:
     return Simulation(config, run, Resources(1, 1), port)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("proxied")
 def test_a_proxy_is_not_asked_for_this_machine(
     tmp_path: Path, health: int, monkeypatch: pytest.MonkeyPatch

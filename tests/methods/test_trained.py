@@ -125,6 +125,7 @@ def promised(name: str, form: str, train: str, method: str) -> bool:
     return train == "all"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "train", "method"), _cells())
 def test_exactly_what_is_promised_moves(
     form: str,

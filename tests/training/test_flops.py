@@ -314,6 +314,7 @@ ONCE = [
 """A visit is the same in both settings, but for pFedLoRA's adapter."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "setting"), ONCE)
 def test_whole_visits_against_torch(
     name: str, setting: str, monkeypatch: pytest.MonkeyPatch
