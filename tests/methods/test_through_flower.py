@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli, run_locally
+from tests.plain import SUMS
 from tests.test_run import KEYS, SMALL, facts, wait_for_rounds
 
 pytestmark = [pytest.mark.methods, pytest.mark.timeout(600)]
@@ -22,8 +23,11 @@ KINDS = {
 
 @pytest.mark.parametrize("method", KINDS.values(), ids=KINDS)
 def test_neither_actors_nor_a_kill_change_a_bit(cli: Cli, tmp_path: Path, method: str) -> None:
-    here = run_locally(tmp_path / "here", KEYS | {"method": method})
-    words = [*SMALL, "-o", f"method={method}"]
+    own = {"method": method}
+    if method in SUMS:  # which need encoders that are alike
+        own |= {"models": "cnn5", "initial-models": "architecture"}
+    here = run_locally(tmp_path / "here", KEYS | own)
+    words = [*SMALL, *(word for key, value in own.items() for word in ("-o", f"{key}={value}"))]
     alone = cli.run("one", *words, "-o", "actors=1")
     assert alone.code == 0, alone.stderr
     assert facts(alone.result) == facts(here.result)
