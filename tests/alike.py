@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pfedlora_flwr.federation.model_cache import MODELS
-from tests.conftest import Cli, Done, run_locally
+from tests.conftest import Cli, Done, key_words, run_locally
 
 SAME = ("accuracy", "flops", "shared_sha256", "models_sha256")
 """Of a result: what does not depend on how a run was carried out."""
@@ -56,7 +56,7 @@ def _held_out(done: Done) -> list[dict[str, Any]]:
 def _killed(name: str, keys: Mapping[str, Any], cli: Cli, *, flower: bool) -> Path:
     """The directory of a run whose process was killed after a visit of round 2, before round 3."""
     how = ("-o", "actors=2") if flower else ("--engine", "local")
-    words = (word for key, value in keys.items() for word in ("-o", f"{key}={value}"))
+    words = key_words(keys)
     process = cli.start(name, *words, *how)
     output, deadline = cli.folder / name, time.monotonic() + 150
     while not [*output.glob("clients/*/round-000002.*")]:

@@ -217,6 +217,21 @@ def keys_in(text: str) -> dict[str, Any]:
     return parse_overrides(text.split())
 
 
+def key_words(keys: Mapping[str, object]) -> list[str]:
+    """Keys as the command takes them."""
+    return [word for name, value in keys.items() for word in ("-o", f"{name}={value}")]
+
+
+def named_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys by their own names: an underscore stands for a hyphen, two for a dot."""
+    return {name.replace("__", ".").replace("_", "-"): value for name, value in keys.items()}
+
+
+def result_of(output: Path) -> dict[str, Any]:
+    """What a run in this directory came to."""
+    return json.loads((output / "result.json").read_text())
+
+
 @dataclass(frozen=True)
 class Done:
     """A finished command."""
@@ -228,7 +243,7 @@ class Done:
 
     @property
     def result(self) -> dict[str, Any]:
-        return json.loads((self.output / "result.json").read_text())
+        return result_of(self.output)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.output / name).read_text().splitlines()]
@@ -319,7 +334,7 @@ def run_locally(output: Path, keys: Mapping[str, object]) -> Done:
     except UserError as error:
         if not str(error).startswith("the run failed"):
             raise
-        result = json.loads((output / "result.json").read_text())
+        result = result_of(output)
     return Done(0 if result["status"] == "completed" else 1, "", result["error"] or "", output)
 
 
@@ -340,11 +355,10 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Done:
         "rounds": "3",
         "observers": "tensorboard",
     }
-    words = [word for key, value in keys.items() for word in ("-o", f"{key}={value}")]
 
     def train(folder: Path) -> None:
         with contextmanager(_cli)(folder) as cli:
-            done = cli.run("trained", *words, "--engine", "local")
+            done = cli.run("trained", *key_words(keys), "--engine", "local")
         assert done.code == 0, done.stderr
         (folder / "stdout").write_text(done.stdout)
 

@@ -21,6 +21,7 @@ from pfedlora_flwr.methods.sums import OfSums
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import derive, sample_clients, torch_generator
 from pfedlora_flwr.training.loop import Samples, Visit
+from tests.conftest import named_keys
 
 
 class Plain:
@@ -30,7 +31,7 @@ class Plain:
     def __init__(self, keys: Mapping[str, object] | None = None, **more: object) -> None:
         """`keys` are a run's; in the names of `more` an underscore stands for a hyphen, two for a
         dot."""
-        named = {name.replace("_", "-").replace("--", "."): value for name, value in more.items()}
+        named = named_keys(more)
         self.config = run_config({**(keys or {}), **named})
         self.experiment = self.config.experiment
         self.method = make(self.experiment)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,9 @@ from pfedlora_flwr.methods.method import Tensors
 from pfedlora_flwr.runs.directory import RunDirectory
 
 
-def named(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys by their own names: an underscore stands for a hyphen, two for a dot."""
-    return {name.replace("__", ".").replace("_", "-"): value for name, value in keys.items()}
-
-
-def words(keys: Mapping[str, object]) -> list[str]:
-    """Keys as the command takes them."""
-    return [word for name, value in keys.items() for word in ("-o", f"{name}={value}")]
-
-
 def run_over(grid: Grid, keys: Mapping[str, Any]) -> None:
     """A run over this grid, as Flower starts it."""
     server_app.serve(grid, Context(1, 1, {}, RecordDict(), {**keys}))
-
-
-def result_of(output: Path) -> dict[str, Any]:
-    return json.loads((output / "result.json").read_text())
 
 
 def state_of(output: Path) -> Tensors:

@@ -43,7 +43,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here, of_comparison
 from tests.alike import SAME
-from tests.conftest import ROOT, Call, Cli, run_locally
+from tests.conftest import ROOT, Call, Cli, key_words, result_of, run_locally
 from tests.report.made import make_run
 
 HERE: Any = {"engine": "flower", "jobs": "1"}
@@ -89,7 +89,7 @@ class Made:
         own = {"mu": e.options.mu} if e.method == "pfedlora" else {}
         if not output.exists():
             make_run(output, [0.1, 0.2, 0.3], [0.5] * 4, method=e.method, seed=e.seed, **own)
-        result = json.loads((output / "result.json").read_text()) | changed
+        result = result_of(output) | changed
         (output / "result.json").write_text(json.dumps(result))
         return result
 
@@ -768,7 +768,7 @@ def test_a_candidate_that_diverges_is_done_and_never_chosen(pfedlora: Call, tmp_
     assert numbers == [(str(number), "6") for number in range(1, 7)]
     assert "pfedlora, lr=1e+18, seed 0: diverged in round 1: client 0: " in out
     run = tmp_path / "runs" / "conf" / "standalone_lr-1e-18" / "seed-0"
-    result = json.loads((run / "result.json").read_text())
+    result = result_of(run)
     assert (result["status"], result["diverged_in"], result["resumable"]) == ("diverged", 1, False)
     report = (tmp_path / "runs" / "conf" / "report" / "report.md").read_text()
     assert "lr=1e+18 | – (diverged (round 1))" in report
@@ -828,10 +828,7 @@ def test_a_comparison_is_extended_to_what_it_would_be_from_the_start(
     assert pfedlora(*longer, "--output", "short")[0] == 0
     assert pfedlora(*longer, "--output", "whole")[0] == 0
     for run in ("standalone/seed-0", "standalone/seed-1", "pfedlora/seed-0", "pfedlora/seed-1"):
-        one, other = (
-            json.loads((tmp_path / name / run / "result.json").read_text())
-            for name in ("short", "whole")
-        )
+        one, other = (result_of(tmp_path / name / run) for name in ("short", "whole"))
         for name in ("rounds", "accuracy", "per_client", "shared_sha256", "models_sha256"):
             assert one[name] == other[name], (run, name)
     code, _, err = pfedlora(*local, "--output", "short")
@@ -872,7 +869,7 @@ def test_a_comparison_says_what_a_run_says(
 ) -> None:
     common = {"method": "pfedlora", "dataset": "synthetic:200", "clients": "2", "rounds": "1"}
     whole = common | {"partition.kind": "iid"} | keys
-    words = [word for key, value in whole.items() for word in ("-o", f"{key}={value}")]
+    words = key_words(whole)
     code, run, err = pfedlora("run", "--dry-run", *words)
     assert code == 0, err
     said = [text for text in run.splitlines() if text.startswith(("warning", "dp:", "privacy"))]

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Context, RecordDict
 
-from pfedlora_flwr import client_app, config, server_app
+from pfedlora_flwr import client_app, config
 from pfedlora_flwr.comparison import estimate
 from pfedlora_flwr.comparison.spec import Comparison
 from pfedlora_flwr.comparison.work import Work
@@ -20,6 +19,7 @@ from pfedlora_flwr.ops import nodes as planning
 from pfedlora_flwr.runs.comparison_run import keep, line_of
 from pfedlora_flwr.runs.completed import Run, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
+from tests.served import run_over
 from tests.test_joining import KEYS, places, sites
 
 __all__ = ["sites"]
@@ -29,8 +29,7 @@ def serve(name: str, nodes: list[dict[str, Any]], **keys: object) -> None:
     flat = dict(
         config.run_config(KEYS | {"clients": len(nodes), "comparison-run": name} | keys).flat()
     )
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=flat)
-    server_app.serve(LocalGrid(client_app.app, nodes, flat), context)
+    run_over(LocalGrid(client_app.app, nodes, flat), flat)
 
 
 @pytest.mark.slow

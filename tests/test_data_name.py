@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID
 from rich.console import Console
 
-from pfedlora_flwr import client_app, server_app
+from pfedlora_flwr import client_app
 from pfedlora_flwr.commands.display import client_table
 from pfedlora_flwr.config import run_config
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.launch.local import LocalGrid
-from tests.conftest import Call, keys_in
+from tests.conftest import Call, keys_in, result_of
 from tests.deployment.processes import Federation
+from tests.served import run_over
 
 pytestmark = [pytest.mark.slow]
 KEYS = keys_in(
@@ -52,9 +51,8 @@ def serve(
 ) -> dict[str, Any]:
     """A run over nodes with these node-configs, in this process, by the apps that Flower loads."""
     config = dict(run_config({**keys, "output": str(output), **more}).flat())
-    grid = LocalGrid(client_app.app, node_configs, config)
-    server_app.serve(grid, Context(1, SUPERLINK_NODE_ID, {}, RecordDict(), config))
-    return json.loads((output / "result.json").read_text())
+    run_over(LocalGrid(client_app.app, node_configs, config), config)
+    return result_of(output)
 
 
 def shown(result: dict[str, Any]) -> str:
@@ -81,7 +79,7 @@ def test_a_run_that_too_few_sites_joined_is_not_named_after_a_dataset(tmp_path: 
     ]
     with pytest.raises(RunFailed, match="only 2 of 3 clients connected within"):
         serve(tmp_path / "run", nodes[:2], {**KEYS, "node-timeout": 1})
-    failed = json.loads((tmp_path / "run" / "result.json").read_text())
+    failed = result_of(tmp_path / "run")
     assert (failed["status"], failed["dataset"]) == ("failed", "own data of 2 sites")
     assert serve(tmp_path / "run", nodes, KEYS)["dataset"] == NAME
 

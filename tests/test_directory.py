@@ -23,6 +23,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.lines import Tail, append_rows
 from pfedlora_flwr.runs.trained import clients_of
 from pfedlora_flwr.server_app import _open
+from tests.conftest import named_keys
 from tests.report.made import make_run
 
 
@@ -47,7 +48,7 @@ def test_a_link_to_a_larger_disk_stays_and_its_folder_is_cleared(tmp_path: Path)
 def overwriting(run: RunDirectory, **keys: Any) -> RunConfig:
     flat = {"output": str(run.path), "overwrite": True, "dataset": "synthetic:60", "clients": 2}
     flat |= {"partition.kind": "iid"}
-    return run_config(flat | {name.replace("_", "-"): value for name, value in keys.items()})
+    return run_config(flat | named_keys(keys))
 
 
 def test_files_that_systems_put_there_do_not_keep_a_run_from_being_replaced(tmp_path: Path) -> None:

@@ -39,10 +39,10 @@ from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.checkpoint import Checkpoints, ServerState
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.training.loop import Samples, Visit
-from tests.conftest import Call, Done, keys_in, run_locally
+from tests.conftest import Call, Done, key_words, keys_in, result_of, run_locally
 from tests.models.bases import base
 from tests.plain import Plain
-from tests.served import state_of, words
+from tests.served import state_of
 from tests.test_secagg import arrays, federate, record_of
 
 pytestmark = pytest.mark.slow
@@ -451,7 +451,7 @@ def test_the_server_clips_what_a_client_has_not(
 
 def test_a_dry_run_says_epsilon_and_the_noise_beside_the_clip(pfedlora: Call) -> None:
     keys = {**KEYS, "dp.epsilon": 8, "adapter.down": "trained", "dp.trained-down": True}
-    code, out, err = pfedlora("run", "--dry-run", *words(keys), "-o", "output=out")
+    code, out, err = pfedlora("run", "--dry-run", *key_words(keys), "-o", "output=out")
     assert (code, err) == (0, "")
     z = noise_for(8.0, 3, 1e-5)
     size = 16 * 4 + 4 + 4 * 10 + 10
@@ -474,7 +474,7 @@ def test_a_delta_near_one_over_the_clients_is_refused_or_warned_of(
     pfedlora: Call, delta: float, told: str
 ) -> None:
     keys = {**KEYS, "dp.noise": 1, "dp.delta": delta, "output": "out"}
-    code, out, err = pfedlora("run", "--dry-run", *words(keys))
+    code, out, err = pfedlora("run", "--dry-run", *key_words(keys))
     assert code == (2 if delta == 0.25 else 0)
     assert told in out + err
     assert ("warning: dp.delta is" in out) == (delta == 0.025)
@@ -488,7 +488,7 @@ def test_a_dry_run_of_a_resumed_run_counts_what_is_done_and_one_of_another_run_d
     Budget(file_of(RunDirectory(output)), run_config(keys).experiment).spend([1])  # a killed round
 
     def told(*more: str, **other: Any) -> str:
-        given = words(keys | other | {"output": output})
+        given = key_words(keys | other | {"output": output})
         code, out, err = pfedlora("run", "--dry-run", *given, *more)
         assert (code, err) == (0, "")
         return next(line for line in out.splitlines() if line.startswith("dp: ε"))
@@ -508,7 +508,7 @@ def test_a_dry_run_says_that_two_matrices_are_noised_and_that_a_clip_is_too_fine
 ) -> None:
     def told(method: str, **more: Any) -> str:
         keys = keys_of(method, tmp_path) | {"dp.noise": 1} | more
-        given = words(keys | {"output": tmp_path / "new"})
+        given = key_words(keys | {"output": tmp_path / "new"})
         code, out, err = pfedlora("run", "--dry-run", *given)
         assert (code, err) == (0, "")
         return out
@@ -563,6 +563,6 @@ def test_a_server_app_of_ones_own_ends_at_the_budget_as_stopped(tmp_path: Path) 
 
     with pytest.raises(RunStopped, match="round 4 would bring"):
         drive()
-    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    result = result_of(tmp_path / "run")
     assert (result["status"], result["stopped_by"], result["resumable"]) == ("stopped", "dp", False)
     assert stopped_code(result) == 1

@@ -28,7 +28,7 @@ from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.shown import figure
 from pfedlora_flwr.report.style import Kept
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import ROOT, Call, run_locally
+from tests.conftest import ROOT, Call, result_of, run_locally
 
 pytestmark = pytest.mark.slow
 Example = Callable[..., list[str]]
@@ -141,7 +141,7 @@ def test_an_app_of_ones_own_gives_the_bits_of_the_command(
     server.app(LocalGrid(client.app, nodes, keys), context)
     wanted = {"clients": 2, "rounds": 3, "models": "own_app.task:Net,cnn5", "partition.kind": "iid"}
     plain = run_locally(tmp_path / "plain", wanted)
-    own = json.loads((tmp_path / "own" / "result.json").read_text())
+    own = result_of(tmp_path / "own")
     assert own["status"] == "completed"
     for name in ("models_sha256", "shared_sha256", "fingerprint"):
         assert own[name] == plain.result[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +13,7 @@ import yaml
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.measures import accuracy, paired
 from pfedlora_flwr.report.shown import figure
-from tests.conftest import Call, keys_in
+from tests.conftest import Call, keys_in, result_of
 
 BASE = keys_in(
     "clients=2 partition.kind=iid dataset=synthetic:80 models=tests.methods.narrow:Narrow rounds=1 "
@@ -23,7 +22,7 @@ BASE = keys_in(
 
 
 def told(place: Path) -> float:
-    return json.loads((place / "result.json").read_text())["accuracy"]["at_best_validation"]
+    return result_of(place)["accuracy"]["at_best_validation"]
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ one, and nothing imports in a circle."""
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import shutil
@@ -19,6 +18,7 @@ import pytest
 import pfedlora_flwr
 from pfedlora_flwr.commands import console
 from scripts import spread
+from tests.conftest import result_of
 
 PACKAGE = Path(pfedlora_flwr.__file__).parent
 FLOORS: tuple[tuple[str, ...], ...] = (
@@ -221,7 +221,7 @@ def test_a_run_needs_no_folder_of_a_feature_that_only_lists_name(tmp_path: Path)
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        result = json.loads((root / "run" / "result.json").read_text())
+        result = result_of(root / "run")
         found[without] = result["shared_sha256"], result["models_sha256"]
     assert len(found) == 3
     assert len({*found.values()}) == 1

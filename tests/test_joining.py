@@ -32,9 +32,9 @@ from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.runs.begin import find, resumed
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import Call, keys_in, run_locally
+from tests.conftest import Call, key_words, keys_in, named_keys, result_of, run_locally
 from tests.plain import Plain
-from tests.served import named, result_of, run_over, words
+from tests.served import run_over
 
 KEYS = keys_in(  # 2 of 3 clients, then 2 of 4
     "rounds=2 participation=0.7 batch-size=16 dataset=digits evaluate-initial=false"
@@ -58,7 +58,7 @@ def sites(tmp_path: Path) -> list[dict[str, Any]]:
 
 def serve(output: Path, nodes: list[dict[str, Any]], **keys: object) -> dict[str, Any]:
     """A run on these nodes, as a submitted one; its result."""
-    given = KEYS | {"clients": len(nodes), "output": str(output), **named(keys)}
+    given = KEYS | {"clients": len(nodes), "output": str(output), **named_keys(keys)}
     flat = dict(config.run_config(given).flat())
     run_over(LocalGrid(client_app.app, nodes, flat), flat)
     return result_of(output)
@@ -472,7 +472,7 @@ def test_joins_say_who_takes_part_in_a_round() -> None:
 def test_a_leave_that_cannot_be_is_refused_before_anything_is_touched(pfedlora: Call) -> None:
     begun = ["-o", "output=run", "--engine", "local"]
     keys = {**KEYS, "clients": 3, "partition.kind": "iid", "participation": 1.0, "rounds": 1}
-    assert pfedlora("run", *begun, *words(keys))[0] == 0
+    assert pfedlora("run", *begun, *key_words(keys))[0] == 0
     before = Path("run/result.json").read_bytes()
     for more, told in (
         (["clients-left=0"], "clients-left is '0', and round 1 was the run's last: give more"),

@@ -20,7 +20,7 @@ from pfedlora_flwr.ops.card import card
 from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
-from tests.conftest import Lazily, needs, run_locally
+from tests.conftest import Lazily, needs, result_of, run_locally
 from tests.models.bases import base
 from tests.plain import Plain
 
@@ -58,7 +58,7 @@ def run(keys: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def hashes(output: Path) -> tuple[str, str]:
-    result = json.loads((output / "result.json").read_text())
+    result = result_of(output)
     return result["models_sha256"], result["shared_sha256"]
 
 
@@ -100,7 +100,7 @@ def test_an_export_is_one_model_of_the_librarys_with_both_parts_in_its_head(
 
 
 def test_evaluate_and_predict_use_both_parts(run: Path, pfedlora: Call) -> None:
-    result = json.loads((run / "result.json").read_text())
+    result = result_of(run)
     code, out, err = pfedlora("evaluate", str(run), "--all-clients", "--json")
     assert code == 0, err
     found = json.loads(out)

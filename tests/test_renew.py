@@ -23,7 +23,7 @@ from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.renewal import grown
 from pfedlora_flwr.runs.store import read_tensors
 from pfedlora_flwr.runs.trained import node_stores
-from tests.conftest import keys_in, run_locally
+from tests.conftest import keys_in, named_keys, result_of, run_locally
 from tests.test_joining import serve, sites
 
 __all__ = ["sites"]
@@ -31,10 +31,10 @@ SMALL = keys_in("dataset=digits clients=5 participation=0.6 models=tests.methods
 
 
 def simulate(output: Path, **keys: object) -> dict[str, Any]:
-    named = {name.replace("_", "-"): value for name, value in keys.items()}
+    named = named_keys(keys)
     done = run_locally(output, SMALL | named)
     assert done.code == 0, done.stderr
-    return json.loads((output / "result.json").read_text())
+    return result_of(output)
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_where_nothing_has_changed_it_has_the_bits_of_an_extension(
     for what in ("models_sha256", "shared_sha256", "rounds"):
         assert renewed[what] == extended[what], what
     assert renewed["accuracy"]["final"] == extended["accuracy"]["final"]
-    first = json.loads((tmp_path / "one" / "result.json").read_text())
+    first = result_of(tmp_path / "one")
     assert renewed["started_from"] == {
         "place": str(tmp_path / "one"),
         "method": keys["method"],

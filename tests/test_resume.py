@@ -22,7 +22,7 @@ from pfedlora_flwr.launch.execute import execute
 from pfedlora_flwr.runs.begin import check_unchanged, continued, find, resumed
 from pfedlora_flwr.runs.checkpoint import Checkpoints
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import Call, Cli, Done, keys_in, run_locally
+from tests.conftest import Call, Cli, Done, key_words, keys_in, run_locally
 
 KEYS = keys_in(
     "clients=4 participation=0.5 rounds=6 evaluate-every=4 batch-size=8 lr=0.03 "
@@ -156,7 +156,7 @@ def test_max_hours_stop_after_a_round_and_the_run_goes_on_to_the_same_bits(tmp_p
 def test_sigterm_stops_at_once_with_75_and_says_the_command_that_continues(cli: Cli) -> None:
     process = cli.start(
         "run",
-        *(word for key in KEYS for word in ("-o", f"{key}={KEYS[key]}")),
+        *key_words(KEYS),
         "-o",
         "rounds=900",
         "--engine",

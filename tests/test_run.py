@@ -18,7 +18,7 @@ import pytest
 from pfedlora_flwr.launch.flower import QUIET
 from pfedlora_flwr.launch.processes import MARKER, free_port, stop_marked
 from tests.alike import SAME
-from tests.conftest import ROOT, Call, Cli, Done, run_locally
+from tests.conftest import ROOT, Call, Cli, Done, key_words, run_locally
 
 pytestmark = pytest.mark.slow
 KEYS = {
@@ -29,7 +29,7 @@ KEYS = {
     "partition.samples-per-client": 40,
     "seed": 7,
 }
-SMALL = [word for key, value in KEYS.items() for word in ("-o", f"{key}={value}")]
+SMALL = key_words(KEYS)
 
 
 def facts(result: dict[str, Any]) -> dict[str, Any]:

@@ -52,10 +52,10 @@ from pfedlora_flwr.runs.begin import find
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.site.gate import gate
 from pfedlora_flwr.training.loop import Samples, Visit
-from tests.conftest import keys_in
+from tests.conftest import keys_in, named_keys, result_of
 from tests.masked import levels, pieces, secrets_of
 from tests.plain import Plain
-from tests.served import named, result_of, run_over, state_of
+from tests.served import run_over, state_of
 
 pytestmark = pytest.mark.slow
 STAGES = Stage.all()
@@ -171,7 +171,7 @@ def federate(
 ) -> tuple[dict[str, Any], Hostile]:
     """A run to its result, with the grid that it went over. In the names of `more` an underscore
     stands for a hyphen, two for a dot."""
-    keys = KEYS | {"output": str(output)} | named(more)
+    keys = KEYS | {"output": str(output)} | named_keys(more)
     grid = Hostile(app, keys, down, up, node_config)
     grid.lost, grid.mute = lost, mute
     with suppress(RunFailed, UserError):

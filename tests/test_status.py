@@ -28,7 +28,7 @@ from pfedlora_flwr.runs.status import (
     failing_first,
     find_status,
 )
-from tests.conftest import Call, Cli, keys_in, run_locally
+from tests.conftest import Call, Cli, key_words, keys_in, run_locally
 from tests.deployment.paced import GATES
 from tests.deployment.processes import wait
 from tests.report.made import make_run
@@ -36,7 +36,7 @@ from tests.report.made import make_run
 KEYS = keys_in(
     "clients=3 rounds=3 dataset=synthetic:60 partition.kind=iid models=tests.methods.narrow:Narrow"
 )
-WORDS = [word for key, value in KEYS.items() for word in ("-o", f"{key}={value}")]
+WORDS = key_words(KEYS)
 
 
 def fields(of: Any) -> set[str]:

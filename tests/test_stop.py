@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +17,7 @@ from pfedlora_flwr.report.shown import figure
 from pfedlora_flwr.runs.completed import Missing, read_run
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import clients_of, load_trained
-from tests.conftest import Call, keys_in, run_locally
+from tests.conftest import Call, keys_in, named_keys, result_of, run_locally
 from tests.test_joining import serve, sites
 
 __all__ = ["sites"]
@@ -29,9 +28,9 @@ KEYS = keys_in(
 
 
 def run(output: Path, **keys: Any) -> dict[str, Any]:
-    done = run_locally(output, KEYS | {n.replace("_", "-"): v for n, v in keys.items()})
+    done = run_locally(output, KEYS | named_keys(keys))
     assert done.code == 0, done.stderr
-    return json.loads((output / "result.json").read_text())
+    return result_of(output)
 
 
 @pytest.mark.slow

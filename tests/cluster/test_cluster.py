@@ -13,7 +13,7 @@ import pytest
 
 from pfedlora_flwr.launch.processes import MARKER
 from tests.cluster.nodes import Cluster
-from tests.conftest import Cli, run_locally
+from tests.conftest import Cli, key_words, run_locally
 from tests.test_run import facts, wait_for_rounds
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -21,7 +21,7 @@ KEYS = {"clients": 5, "participation": 0.8, "rounds": 5, "batch-size": 16, "seed
 
 
 def words(**more: object) -> list[str]:
-    return [word for key, value in (KEYS | more).items() for word in ("-o", f"{key}={value}")]
+    return key_words(KEYS | more)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.ops.evaluate import evaluate
 from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.trained import load_trained
-from tests.conftest import keys_in
+from tests.conftest import keys_in, named_keys
 from tests.test_joining import serve
 
 pytestmark = pytest.mark.usefixtures("own_place")
@@ -43,7 +43,7 @@ def table(rows: int = 120, seed: int = 0, colours: tuple[str, ...] = COLOURS) ->
 
 
 def keys(**more: object) -> dict[str, Any]:
-    named = {name.replace("__", ".").replace("_", "-"): value for name, value in more.items()}
+    named = named_keys(more)
     return {"dataset": "csv:t.csv", "clients": 2, "partition.kind": "iid", "rounds": 2} | named
 
 

@@ -19,7 +19,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.ops import read_inputs
 from pfedlora_flwr.training.kinds import IMAGES
-from tests.conftest import Call
+from tests.conftest import Call, result_of
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8)
 
@@ -175,7 +175,7 @@ def test_run_dry_run_comparison_result_and_client_say_what_was_left_out(
     for more in (["--dry-run"], ["--dry-run"], ["--engine", "local", "-o", "output=run"]):
         code, out, err = pfedlora("run", *words, *more)
         assert (code, out.count(f"warning: {told}\n")) == (0, 1), (out, err)
-    assert told in json.loads((tmp_path / "run" / "result.json").read_text())["data_notes"]
+    assert told in result_of(tmp_path / "run")["data_notes"]
     [about, _] = (tmp_path / "run").rglob("about.json")
     assert json.loads(about.read_text())["data_notes"] == [told]
     code, _, err = pfedlora("predict", "run", "--client", "0", "own")

@@ -31,7 +31,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.training.kinds import SERIES, VECTORS
 from tests import wrong_made as made
-from tests.conftest import Call, keys_in, run_locally
+from tests.conftest import Call, key_words, keys_in, run_locally
 
 pytestmark = pytest.mark.usefixtures("own_place")
 
@@ -218,7 +218,7 @@ def test_a_run_does_not_go_on_with_other_columns(own: bool, tmp_path: Path, pfed
             "--engine",
             "local",
             "--quiet",
-            *(word for key, value in keys.items() for word in ("-o", f"{key}={value}")),
+            *key_words(keys),
         )
         code, _, err = pfedlora(*again, "-o", "output=run", "-o", "rounds=2", "--resume")
         assert (code, err.count("\n")) == (2, 1)

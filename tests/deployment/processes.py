@@ -19,7 +19,7 @@ import psutil
 from pfedlora_flwr.errors.permissions import VARIABLE
 from pfedlora_flwr.launch.flower import QUIET, tool
 from pfedlora_flwr.launch.processes import MARKER, free_port, marked, stop_marked
-from tests.conftest import ROOT
+from tests.conftest import ROOT, key_words, result_of
 
 OWN_CODE = "tests.deployment.paced tests.methods.narrow"
 """The modules that the server and the nodes allow."""
@@ -168,11 +168,7 @@ class Federation:
 
     def submit(self, keys: dict[str, Any], *words: str) -> subprocess.Popen[bytes]:
         """Starts `pfedlora run --superlink` with these keys."""
-        options = [
-            word
-            for name, value in ({"output": self.output} | keys).items()
-            for word in ("-o", f"{name}={value}")
-        ]
+        options = key_words({"output": self.output} | keys)
         return self.spawn("submit", "pfedlora", "run", "--superlink", "test", *options, *words)
 
     def run(self, keys: dict[str, Any], *words: str) -> int:
@@ -193,7 +189,7 @@ class Federation:
         return done.stdout
 
     def result(self) -> dict[str, Any]:
-        return json.loads((self.output / "result.json").read_text())
+        return result_of(self.output)
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")

@@ -7,7 +7,6 @@ which, as a line of a table."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -20,7 +19,7 @@ import torch
 
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import Cli, keys_in
+from tests.conftest import Cli, key_words, keys_in, result_of
 from tests.deployment.paced import GATES
 from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.plain import Plain
@@ -110,7 +109,7 @@ def kill(pid: int) -> None:
 def test_simulation(
     target: str, point: str, cli: Cli, gates: Gates, undisturbed: str, tell: list[str]
 ) -> None:
-    words = [word for name, value in RUN.items() for word in ("-o", f"{name}={value}")]
+    words = key_words(RUN)
     cli.environment[GATES] = os.environ[GATES]
     output = cli.folder / "run"
     gates.close(point)
@@ -135,7 +134,7 @@ def test_simulation(
         done = cli.run("run", *words, "--resume", timeout=PATIENCE)
         assert done.code == 0, done.stderr
     tell += ["simulation", target, point, outcome]
-    result = json.loads((output / "result.json").read_text())
+    result = result_of(output)
     assert (result["status"], result["shared_sha256"], result["lost"]) == (
         "completed",
         undisturbed,

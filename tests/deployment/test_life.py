@@ -3,7 +3,6 @@ of its own. `tests/test_life.py` tells the same in one process."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -17,6 +16,7 @@ from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.methods.tensors import tensors_of
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
+from tests.conftest import named_keys, result_of
 from tests.deployment.paced import GATES
 from tests.deployment.processes import PATIENCE, Federation, wait
 from tests.test_joining import KEYS, OwnData, places, sites
@@ -51,7 +51,7 @@ class Life(Federation):
         self, *words: str, meanwhile: Callable[[Popen[bytes]], None] | None = None, **keys: object
     ) -> dict[str, Any]:
         """A run to its end, and what happens meanwhile; its result."""
-        named = {name.replace("_", "-"): value for name, value in keys.items()}
+        named = named_keys(keys)
         log, began = self.folder / "submit.log", time.monotonic()
         before = log.stat().st_size if log.exists() else 0
         run = self.submit(ALL | named, *words)
@@ -168,7 +168,7 @@ def test_a_federation_is_trained_anew_without_a_site(
     assert "client 2 has left (clients-left); stop its node" in said
     assert contents(run.path) == old, "the old run is as it was"
 
-    result = json.loads((new.path / "result.json").read_text())
+    result = result_of(new.path)
     assert result["begun_from"] == [{"run": str(run.path), "without": 2, "round": 1}]
     assert (result["left"], result["lost"]) == ({"2": 1}, 0)
     assert result["per_client"].keys() == {"0", "1"}

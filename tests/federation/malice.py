@@ -30,7 +30,8 @@ from pfedlora_flwr.data.local import LocalData
 from pfedlora_flwr.federation.client import PersonalisedClient
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.methods.method import Method
-from tests.served import named, run_over
+from tests.conftest import named_keys
+from tests.served import run_over
 
 Arrays = list[np.ndarray]
 KEYS = {"batch-size": 16, "evaluate-initial": False, "partition.kind": "iid", "device": "cpu"}
@@ -306,7 +307,7 @@ def simulate(
     The first nodes are the strangers, who have client 0's data; then come the clients in order.
     """
     output = folder / "run"
-    given = named(keys)
+    given = named_keys(keys)
     texts = [f"{name}={value}" for name, value in given.items() if isinstance(value, str)]
     flat = KEYS | {"output": str(output)} | given | parse_overrides(texts)
     experiment = from_flat(flat)

@@ -12,10 +12,10 @@ from pfedlora_flwr.config import from_flat
 from pfedlora_flwr.federation.messages import taken_in
 from pfedlora_flwr.files import tensors_sha256
 from pfedlora_flwr.runs.directory import RunDirectory
+from tests.conftest import result_of
 from tests.federation import malice
 from tests.federation.malice import KEYS, simulate
 from tests.plain import Plain
-from tests.served import result_of
 
 SMALL = {"models": "tests.methods.narrow:Narrow", "dataset": "synthetic:1500"}
 

@@ -12,9 +12,9 @@ import pytest
 
 from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.files import tensors_sha256
+from tests.conftest import result_of
 from tests.federation.malice import KEYS, simulate
 from tests.plain import Plain
-from tests.served import result_of
 
 SMALL = {"clients": 3, "rounds": 2, "dataset": "synthetic:90"}
 SMALL |= {"models": "tests.methods.narrow:Narrow"}

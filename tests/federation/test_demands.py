@@ -19,7 +19,8 @@ from pfedlora_flwr.features.dp.ledger import Ledger, Terms
 from pfedlora_flwr.federation.clients import RunFailed
 from pfedlora_flwr.launch.local import LocalGrid
 from pfedlora_flwr.site.policy import Policy
-from tests.served import result_of, run_over
+from tests.conftest import result_of
+from tests.served import run_over
 from tests.test_dp_run import KEYS
 
 pytestmark = pytest.mark.slow

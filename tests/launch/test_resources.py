@@ -17,11 +17,11 @@ from pfedlora_flwr.launch.cluster import Node
 from pfedlora_flwr.launch.resources import Resources, gpu_share, resources
 from pfedlora_flwr.launch.worker import shares
 from pfedlora_flwr.training.device import GPU_SHARE
-from tests.served import named
+from tests.conftest import named_keys
 
 
 def held(**keys: object) -> Resources:
-    return resources(run_config({"partition.kind": "iid"} | named(keys)))
+    return resources(run_config({"partition.kind": "iid"} | named_keys(keys)))
 
 
 @pytest.fixture

@@ -19,8 +19,7 @@ from pfedlora_flwr.launch.processes import is_running
 from pfedlora_flwr.launch.worker import Share, Worker
 from pfedlora_flwr.runs.begin import continued
 from pfedlora_flwr.runs.directory import RunDirectory
-from tests.conftest import ROOT, Cli, keys_in, run_locally
-from tests.served import named, result_of, words
+from tests.conftest import ROOT, Cli, key_words, keys_in, named_keys, result_of, run_locally
 
 pytestmark = pytest.mark.slow
 KEYS = keys_in(
@@ -74,7 +73,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
 
 
 def run(output: Path, **keys: object) -> RunConfig:
-    return config.located(config.run_config(KEYS | named(keys)), output)
+    return config.located(config.run_config(KEYS | named_keys(keys)), output)
 
 
 def within(seconds: float, what: Callable[[], object]) -> None:
@@ -94,7 +93,7 @@ def test_a_runs_bits_do_not_depend_on_what_its_worker_ran_before(
 ) -> None:
     alone = tmp_path / "alone"
     cli = Cli(tmp_path, "bits")
-    assert cli.run("alone", "--engine", "local", *words(KEYS)).code == 0
+    assert cli.run("alone", "--engine", "local", *key_words(KEYS)).code == 0
     for name, code in (("untidy", UNTIDY), ("after", MINE), ("other", MINE + "    idea = 'x'\n")):
         (tmp_path / "warm_mine.py").write_text(code)
         worker.start(run(tmp_path / name), "local")

@@ -26,7 +26,7 @@ from pfedlora_flwr.models.spec import ModelSpec
 from pfedlora_flwr.models.summed import Summed
 from pfedlora_flwr.models.task import Task
 from pfedlora_flwr.rng import torch_generator
-from tests.conftest import keys_in, needs
+from tests.conftest import keys_in, named_keys, needs
 from tests.methods.obvious import Array, array, softmax
 from tests.models.bases import CLASSES, base
 from tests.plain import Plain, make, samples
@@ -272,7 +272,7 @@ def test_a_first_matrix_that_was_drawn_is_kept_since_its_last_bits_are_the_proce
 @pytest.mark.slow
 def test_what_is_common_is_summed_and_the_rest_is_as_it_was(models: str, alike: str) -> None:
     def of(**keys: object) -> Any:
-        named = {name.replace("_", "-"): value for name, value in keys.items()}
+        named = named_keys(keys)
         return make(from_flat({"method": "pfedlora_plus", "adapter.hidden-dim": RANK, **named}))
 
     for method, sums, down in (

@@ -3,7 +3,6 @@ and one among malicious clients."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from pfedlora_flwr.ops.export import export
 from pfedlora_flwr.runs.directory import RunDirectory
 from pfedlora_flwr.runs.trained import load_trained
 from scripts import methods as written
-from tests.conftest import Done, made_once, run_locally
+from tests.conftest import Done, made_once, result_of, run_locally
 from tests.federation import malice
 from tests.models.bases import base
 from tests.plain import ANY_MODEL, CELLS, LORA, SUMS, Plain
@@ -207,7 +206,7 @@ def test_malicious_uploads_are_refused_and_change_nothing(
         assert str(reasons[k]).startswith("refused: "), sort
         assert part in str(reasons[k]), sort
     assert reasons[0] is reasons[1] is None
-    result = json.loads((output / "result.json").read_text())
+    result = result_of(output)
     honest = Plain(keys)
     for _ in range(rounds):
         honest.play([0, 1])

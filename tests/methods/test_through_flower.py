@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Cli, run_locally
+from tests.conftest import Cli, key_words, run_locally
 from tests.plain import SUMS
 from tests.test_run import KEYS, SMALL, facts, wait_for_rounds
 
@@ -27,7 +27,7 @@ def test_neither_actors_nor_a_kill_change_a_bit(cli: Cli, tmp_path: Path, method
     if method in SUMS:  # which need encoders that are alike
         own |= {"models": "cnn5", "initial-models": "architecture"}
     here = run_locally(tmp_path / "here", KEYS | own)
-    words = [*SMALL, *(word for key, value in own.items() for word in ("-o", f"{key}={value}"))]
+    words = [*SMALL, *key_words(own)]
     alone = cli.run("one", *words, "-o", "actors=1")
     assert alone.code == 0, alone.stderr
     assert facts(alone.result) == facts(here.result)

@@ -38,7 +38,17 @@ from pfedlora_flwr.runs.trained import load_trained
 from pfedlora_flwr.training.flops import count_operations
 from pfedlora_flwr.training.kinds import TEXT
 from tests.alike import ends_alike
-from tests.conftest import Call, Cli, Done, Lazily, keys_in, needs, run_locally
+from tests.conftest import (
+    Call,
+    Cli,
+    Done,
+    Lazily,
+    key_words,
+    keys_in,
+    named_keys,
+    needs,
+    run_locally,
+)
 from tests.models.bases import documents, text_base
 
 transformers = Lazily("transformers")
@@ -90,7 +100,7 @@ def theirs(name: str) -> Any:
 
 
 def test_encoders_of_texts_are_compared(keys: dict[str, Any], pfedlora: Call) -> None:
-    words = [word for name, value in keys.items() for word in ("-o", f"{name}={value}")]
+    words = key_words(keys)
     code, out, err = pfedlora("align", *words, "--samples", "12", "--json")
     assert code == 0, err
     assert json.loads(out)["widths"] == [32, 48, 32]
@@ -278,7 +288,7 @@ def test_what_is_wrong_is_a_line(
     keys: dict[str, Any], small: str, folder: Path, tmp_path: Path
 ) -> None:
     def refused(match: str, **changes: Any) -> None:
-        given = keys | {key.replace("_", "-"): value for key, value in changes.items()}
+        given = keys | named_keys(changes)
         with pytest.raises(UserError, match=match) as error:
             started(given)
         assert len(str(error.value).splitlines()) == 1

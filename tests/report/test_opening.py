@@ -12,6 +12,7 @@ from pfedlora_flwr.data.local import OWN
 from pfedlora_flwr.report import decision, opening, sites, tables, write
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.runs import directory
+from tests.conftest import result_of
 from tests.report.made import make_run
 
 
@@ -155,7 +156,7 @@ def test_visits_that_did_not_count_or_began_anew_are_counted(tmp_path: Path) -> 
     rows = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     rows[2] |= {"admitted": [0], "refused": [1]}
     (run / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = json.loads((run / "result.json").read_text()) | {"lost": 2}
+    result = result_of(run) | {"lost": 2}
     (run / "result.json").write_text(json.dumps(result))
     assert dict(opening.facts(load([run])))["Visits"] == (
         "1 of 4 did not count; 2 began with an initial model, since the client had lost its own"
@@ -318,7 +319,7 @@ def test_whom_a_mean_is_of_is_said(tmp_path: Path) -> None:
     make_run(run, 0.5, 4)
     said = "50.00 % mean test accuracy over {} (one run"
     assert said.format("4 clients") in opening.conclusion(load([run]))
-    result = json.loads((run / "result.json").read_text())
+    result = result_of(run)
     result["accuracy"]["evaluated"] = 3
     result["clients"] = 6
     result["left"] = {"5": 0}

@@ -13,6 +13,7 @@ from pfedlora_flwr.commands.display import summary
 from pfedlora_flwr.report import privacy
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.report.tables import all_tables
+from tests.conftest import result_of
 from tests.report.made import make_run
 
 DP: dict[str, Any] = {
@@ -73,7 +74,7 @@ def test_a_comparison_lists_what_differs_between_seeds_and_leaves_others_out(
 
 def test_a_private_run_ends_with_epsilon_and_delta(tmp_path: Path) -> None:
     def last(**dp: Any) -> str:
-        result: Any = json.loads((private(tmp_path / f"{dp}", **dp) / "result.json").read_text())
+        result: Any = result_of(private(tmp_path / f"{dp}", **dp))
         result["seconds"] |= {"per_round_median": 1.0, "busy_share": 1.0, "workers": 1}
         return summary(result).splitlines()[-1]
 

@@ -12,6 +12,7 @@ import pytest
 from pfedlora_flwr.report import decision, opening, sites
 from pfedlora_flwr.report.load import load
 from pfedlora_flwr.runs import right_rows
+from tests.conftest import result_of
 from tests.report.made import make_run
 
 
@@ -131,7 +132,7 @@ def test_a_gain_in_labelled_rows_is_read_off_each_sites_learning_curve(
                 folder = tmp_path / f"{method}-{share}-{seed}"
                 mean = float(np.mean(clients)) + 0.001 * seed
                 make_run(folder, [0.1, 0.1, mean], clients, **keys, **{"partition.share": share})
-                result = json.loads((folder / "result.json").read_text())
+                result = result_of(folder)
                 for row in result["per_client"].values():
                     row["samples"] = round(80 * share)
                 (folder / "result.json").write_text(json.dumps(result))

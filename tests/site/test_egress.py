@@ -29,10 +29,10 @@ from pfedlora_flwr.site import egress
 from pfedlora_flwr.site.egress import NEUTRAL
 from pfedlora_flwr.site.log import Log
 from pfedlora_flwr.site.policy import Egress, Policy
-from tests.conftest import keys_in
+from tests.conftest import keys_in, result_of
 from tests.models.bases import base
 from tests.plain import LORA
-from tests.served import result_of, run_over
+from tests.served import run_over
 
 pytestmark = pytest.mark.slow
 SITES = 6

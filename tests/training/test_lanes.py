@@ -26,7 +26,7 @@ from pfedlora_flwr.methods.pfedlora import PFedLoRA
 from pfedlora_flwr.rng import seeded
 from pfedlora_flwr.training.lanes import Lanes, fitting, turn, worker
 from tests.alike import ends_alike
-from tests.conftest import Call, Cli, Done, keys_in, run_locally
+from tests.conftest import Call, Cli, Done, key_words, keys_in, run_locally
 from tests.plain import ANY_MODEL, SUMS, of_each
 
 CPU = torch.device("cpu")
@@ -127,7 +127,7 @@ def test_a_run_in_lanes_that_is_killed_and_resumed_ends_as_one_in_one(
 
 @pytest.mark.slow
 def test_where_lanes_are_refused_and_what_is_said(tmp_path: Path, pfedlora: Call) -> None:
-    words = [word for key, value in KEYS.items() for word in ("-o", f"{key}={value}")]
+    words = key_words(KEYS)
     for given in ("3", "auto"):
         code, _, said = pfedlora("run", "--dry-run", *words, "-o", f"lanes={given}")
         assert code == 2

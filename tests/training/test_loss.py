@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from pfedlora_flwr.errors import UserError
 from pfedlora_flwr.federation.visit import checked
 from pfedlora_flwr.methods import registry
 from pfedlora_flwr.training.loss import balanced, cross_entropy, trained_by, weighted
-from tests.conftest import keys_in, run_locally
+from tests.conftest import keys_in, result_of, run_locally
 
 KEYS = {"clients": 3, "participation": 0.67, "rounds": 2, "dataset": "synthetic:90"}
 KEYS |= {"models": "tests.methods.narrow:Narrow", "partition.kind": "iid"}
@@ -60,7 +59,7 @@ def test_weights_of_ones_own_are_those_of_a_weighted_mean(tmp_path: Path) -> Non
     assert float(found) == pytest.approx(np.average(each, weights=own), rel=1e-6)
     equal = {"loss.class-weights": ",".join(["2"] * 10)}
     same = [run_locally(tmp_path / name, KEYS | keys) for name, keys in (("a", {}), ("b", equal))]
-    hashes = [json.loads((d.output / "result.json").read_text())["accuracy"] for d in same]
+    hashes = [result_of(d.output)["accuracy"] for d in same]
     assert hashes[0] == hashes[1], "equal weights change nothing"
 
 
@@ -87,7 +86,7 @@ def test_a_loss_of_ones_own_trains(tmp_path: Path, method: str) -> None:
     assert not CALLS
     assert run_locally(own, keys | function).code == 0
     assert CALLS
-    hashes = [json.loads((f / "result.json").read_text())["models_sha256"] for f in (plain, own)]
+    hashes = [result_of(f)["models_sha256"] for f in (plain, own)]
     assert hashes[0] != hashes[1]
 
 
@@ -103,7 +102,7 @@ def test_rare_classes_are_found_more_often_with_balanced_weights(tmp_path: Path)
     for weights in ("none", "balanced"):
         done = run_locally(tmp_path / weights, keys | {"method": "fedavg", "loss.weights": weights})
         assert done.code == 0
-        result = json.loads((tmp_path / weights / "result.json").read_text())
+        result = result_of(tmp_path / weights)
         recall.append(result["balanced_accuracy"]["final"])
     assert recall[1] > recall[0] + 0.05
 
