@@ -27,8 +27,9 @@ class Setup(DataSetup):
     def method(self) -> Method:
         """The method, for what the models take and give. Raises UserError if it does not take such
         inputs, or a weight is not of a class."""
-        e, classes = self.experiment, self.task.classes
+        e, task = self.experiment, self.task
         weights = e.loss.class_weights
-        if weights is not None and len(weights) != classes and not e.adds:
-            raise wrong("loss.class-weights", weights, f"a number for each of {classes} classes")
-        return registry.make(e, self.task)
+        if weights is not None and len(weights) != task.classes and not e.adds:
+            allowed = f"a number for each of {task.classes} classes"
+            raise wrong("loss.class-weights", weights, allowed)
+        return registry.make(e, task)

@@ -320,10 +320,10 @@ def with_inputs(
         if lacking := [f"{name} ({count})" for name, count in counts if count]:
             notes.append(f"missing, filled by the {how.missing} of training: {some(lacking)}")
     if len(names) > _DIGITS and all(name.lstrip("-").isdecimal() for name in names):
-        told = (
-            f"label {label!r} has {len(names)} whole numbers, each a class: their order is not used"
+        notes.append(
+            f"label {label!r} has {len(names)} whole numbers, each a class: their order is not"
+            " used; data.class-map makes a few classes of them"
         )
-        notes.append(f"{told}; data.class-map makes a few classes of them")
     found = Arrays(inputs, labels, names, owners, feature_names=features, notes=tuple(notes))
     return found._replace(split=split_values(where, table, how))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.experiment import Experiment
 from pfedlora_flwr.keys import Section
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -41,14 +41,6 @@ class Demand(Section):
         """What the log is to say beside that. folder: the node's state-path."""
         return {}
 
-    def sent(
-        self,
-        folder: Path,
-        round: int,
-        client: int,
-        received: Tensors,
-        upload: Upload,
-        samples: int,
-    ) -> None:
-        """Is told of an upload. folder: of the client's own models in the run. received: what the
-        visit began with. samples: of the training part."""
+    def sent(self, home: Path, round: int, received: Tensors, own: ByClient, samples: int) -> None:
+        """Is told of a client's own upload. home: the folder of its models in the run. received:
+        what the visit began with. samples: of the training part."""

@@ -271,7 +271,8 @@ class PersonalisedClient(NumPyClient):
             method.rows_sent(self.experiment),
         )
         for demand in policy.demands():
-            demand.sent(store.folder, told.round, told.client, received, upload, len(data.train))
+            own = {told.client: upload}
+            demand.sent(store.folder, told.round, received, own, len(data.train))
         clock.lap("train")
         counts, others = None, {}
         if told.evaluate:

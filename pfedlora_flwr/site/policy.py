@@ -101,8 +101,9 @@ class Policy(demands.Demands):
             raise UserError(line)
         for caps in filter(None, (demand.counting() for demand in made.demands())):
             if "state-path" not in node_config:
-                where = "in the node-config, where this node counts"
-                raise UserError(f"{caps} need a state-path {where}")
+                raise UserError(
+                    f"{caps} need a state-path in the node-config, where this node counts"
+                )
         return made
 
     def permissions(self) -> permissions.Permissions:

@@ -11,7 +11,7 @@ from pfedlora_flwr.execution import RunConfig
 from pfedlora_flwr.features.demand import Demand
 from pfedlora_flwr.federation import wire
 from pfedlora_flwr.keys import key
-from pfedlora_flwr.methods.method import Tensors, Upload
+from pfedlora_flwr.methods.method import ByClient, Tensors
 from pfedlora_flwr.runs.uploads import UPLOADS, Uploads
 
 
@@ -34,20 +34,15 @@ class Kept(Demand):
             if on and not self.by_server:
                 yield f"audit is false here, and {why} in this run"
 
-    def sent(
-        self,
-        folder: Path,
-        round: int,
-        client: int,
-        received: Tensors,
-        upload: Upload,
-        samples: int,
-    ) -> None:
+    def sent(self, home: Path, round: int, received: Tensors, own: ByClient, samples: int) -> None:
         if not self.here:
             return
-        kept = Uploads(folder / UPLOADS)
-        before, sent = (
-            wire.to_tensors([*part], wire.to_arrays(part)) for part in (received, upload.tensors)
-        )
-        kept.save(round, before, {client: replace(upload, tensors=sent)}, samples)
+        kept = Uploads(home / UPLOADS)
+        sent = {k: replace(upload, tensors=_travelled(upload.tensors)) for k, upload in own.items()}
+        kept.save(round, _travelled(received), sent, samples)
         kept.keep(self.here)
+
+
+def _travelled(tensors: Tensors) -> Tensors:
+    """As the server would have them."""
+    return wire.to_tensors([*tensors], wire.to_arrays(tensors))
