@@ -8,8 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +43,7 @@ from pfedlora_flwr.runs.lines import SoFar
 from pfedlora_flwr.runs.output import from_here, of_comparison
 from tests.alike import SAME
 from tests.conftest import ROOT, Call, Cli, key_words, result_of, run_locally
+from tests.deployment.processes import wait
 from tests.report.made import make_run
 
 HERE: Any = {"engine": "flower", "jobs": "1"}
@@ -101,13 +101,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     return found
 
 
-def wait(until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 150
-    while not until():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def begun(
     cli: Cli, *options: str, runs: Sequence[RunDirectory], after: int = 1
 ) -> subprocess.Popen[str]:
@@ -121,11 +114,7 @@ def begun(
         text=True,
     )
 
-    def going() -> bool:
-        assert process.poll() is None
-        return all(run.checkpoints.rounds()[-1:] > [after] for run in runs)
-
-    wait(going)
+    wait(lambda: all(run.checkpoints.rounds()[-1:] > [after] for run in runs), process, 150)
     return process
 
 

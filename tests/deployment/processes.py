@@ -214,7 +214,7 @@ class Federation:
 
 def wait(
     ready: Callable[[], object],
-    process: subprocess.Popen[bytes] | None = None,
+    process: subprocess.Popen[Any] | None = None,
     patience: float = PATIENCE,
 ) -> None:
     """Waits until `ready()`; fails when `process` ends before, or time runs out."""
